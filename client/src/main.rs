@@ -1,0 +1,2 @@
+//! The command-line client.
+fn main() {}

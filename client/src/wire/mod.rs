@@ -1,0 +1,374 @@
+//! The public protocol: what a request and a response mean, whatever generation wrote them.
+//!
+//! Two layouts share one meaning. [`raw`] is the fixed layout of 2015 and 2016; [`protobuf`] is the
+//! checksummed envelope of 2017 to 2025. [`decode_request`] tells them apart the way a server on one
+//! port must: what parses as the envelope is protobuf, and a wrong checksum then means *drop*, never
+//! "try the other layout" (the 17th byte of a damaged envelope would be run as a command).
+//!
+//! Deliberately not here: sockets, clocks, retries (see [`crate::exchange`]), and any allocation
+//! while decoding: a decoded request borrows from its datagram.
+
+pub mod protobuf;
+pub mod raw;
+
+use std::fmt;
+
+/// Bytes in a [`MessageId`]: 16 in every generation since 2015.
+pub const MESSAGE_ID_BYTES: usize = 16;
+/// Longest key: 32 bytes in every generation.
+pub const KEY_BYTES_MAX: usize = 32;
+/// Longest value that the protobuf generations may store (course hand-outs 2017 to 2025).
+pub const PROTOBUF_VALUE_BYTES_MAX: usize = 10_000;
+/// Longest value that the raw generations may store: 10,000 in 2016, 15,000 in 2015.
+pub const RAW_VALUE_BYTES_MAX: usize = 15_000;
+/// Longest value of any generation.
+pub const VALUE_BYTES_MAX: usize = RAW_VALUE_BYTES_MAX;
+/// Longest payload of a UDP datagram over IPv4.
+pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// Longest datagram that a legal request or response needs, with room for unknown fields.
+pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + 1_024;
+
+/// The unique id of a request, chosen by the client and echoed by the server; opaque.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MessageId(pub [u8; MESSAGE_ID_BYTES]);
+
+impl fmt::Debug for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// Which layout a datagram has. A reply uses the layout of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Format {
+    /// The fixed layout of 2015 and 2016.
+    Raw,
+    /// The checksummed protobuf envelope of 2017 to 2025.
+    Protobuf,
+}
+
+/// Which layouts a server accepts on its port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Accept {
+    /// Both: the envelope if it parses as one, else raw.
+    #[default]
+    Auto,
+    /// Only the fixed layout.
+    Raw,
+    /// Only the envelope.
+    Protobuf,
+}
+
+/// A key of 1 to [`KEY_BYTES_MAX`] bytes. Raw keys are always 32 bytes, zero padding included;
+/// protobuf keys are as long as given.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    bytes: [u8; KEY_BYTES_MAX],
+    len: u8,
+}
+
+impl Key {
+    /// Takes a key as it stands on the wire.
+    ///
+    /// # Errors
+    /// [`Status::InvalidKey`] when it is empty or longer than [`KEY_BYTES_MAX`].
+    pub fn parse(bytes: &[u8]) -> Result<Self, Status> {
+        if bytes.is_empty() || KEY_BYTES_MAX < bytes.len() {
+            return Err(Status::InvalidKey);
+        }
+        let mut key = Self { bytes: [0; KEY_BYTES_MAX], len: bytes.len() as u8 };
+        key.bytes[..bytes.len()].copy_from_slice(bytes);
+        Ok(key)
+    }
+
+    /// The key's bytes, 1 to [`KEY_BYTES_MAX`] of them.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.as_bytes().escape_ascii())
+    }
+}
+
+/// A stored value: its bytes and the opaque number that protobuf clients keep beside them.
+/// The number is no clock: a smaller one may overwrite a larger one.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct Value<'a> {
+    /// The bytes, at most [`VALUE_BYTES_MAX`].
+    pub bytes: &'a [u8],
+    /// The client's `version`; 0 in the raw generations.
+    pub version: i32,
+}
+
+impl fmt::Debug for Value<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = &self.bytes[..self.bytes.len().min(24)];
+        write!(f, "{} bytes \"{}\" version {}", self.bytes.len(), shown.escape_ascii(), self.version)
+    }
+}
+
+/// What a client asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation<'a> {
+    /// 1: store a value under a key.
+    Put {
+        /// Where.
+        key: Key,
+        /// What.
+        value: Value<'a>,
+    },
+    /// 2: return the value of a key.
+    Get {
+        /// Which.
+        key: Key,
+    },
+    /// 3: forget a key.
+    Remove {
+        /// Which.
+        key: Key,
+    },
+    /// 4: crash this node at once.
+    Shutdown,
+    /// 5: forget everything that this node holds.
+    Wipeout,
+    /// 6: answer success.
+    IsAlive,
+    /// 7: return the operating system's process id.
+    GetPid,
+    /// 8: return the number of live members, this one included.
+    GetMembershipCount,
+    /// 0x22 (private range): return the member list as text, one `address state` a line.
+    GetMembershipList,
+    /// 0x23 (private range): return the counters and the loss ledger as JSON text.
+    GetStats,
+    /// Anything else; answered with [`Status::UnknownCommand`].
+    Unknown(u32),
+}
+
+impl Operation<'_> {
+    /// The command number on the wire, the same in all generations.
+    #[must_use]
+    pub fn command(&self) -> u32 {
+        match self {
+            Self::Put { .. } => 1,
+            Self::Get { .. } => 2,
+            Self::Remove { .. } => 3,
+            Self::Shutdown => 4,
+            Self::Wipeout => 5,
+            Self::IsAlive => 6,
+            Self::GetPid => 7,
+            Self::GetMembershipCount => 8,
+            Self::GetMembershipList => 0x22,
+            Self::GetStats => 0x23,
+            Self::Unknown(command) => *command,
+        }
+    }
+
+    /// The operation of a command number that needs no key; `None` for 1, 2 and 3.
+    fn without_key(command: u32) -> Option<Self> {
+        Some(match command {
+            1..=3 => return None,
+            4 => Self::Shutdown,
+            5 => Self::Wipeout,
+            6 => Self::IsAlive,
+            7 => Self::GetPid,
+            8 => Self::GetMembershipCount,
+            0x22 => Self::GetMembershipList,
+            0x23 => Self::GetStats,
+            other => Self::Unknown(other),
+        })
+    }
+}
+
+/// One request, decoded; borrows from its datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Request<'a> {
+    /// The layout it came in, and its reply must leave in.
+    pub format: Format,
+    /// The client's id for it.
+    pub id: MessageId,
+    /// What is asked.
+    pub operation: Operation<'a>,
+}
+
+/// How an operation ended. Numbers differ by generation; see [`Status::code`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Status {
+    /// Done.
+    Success,
+    /// GET or REMOVE of a key that does not exist.
+    NoSuchKey,
+    /// PUT refused: no memory left.
+    OutOfSpace,
+    /// Try again later.
+    Overload,
+    /// The server failed.
+    InternalFailure,
+    /// The command number is not known.
+    UnknownCommand,
+    /// The key is empty or too long (protobuf only).
+    InvalidKey,
+    /// The value is too long, or empty in the raw generations.
+    InvalidValue,
+    /// The message can be answered but not understood (a private code, 0x21).
+    Malformed,
+    /// A code that this client does not know.
+    Other(u32),
+}
+
+impl Status {
+    /// The error code on the wire: 0 to 5 in all generations, 6 = bad value length in raw,
+    /// 6 = bad key and 7 = bad value in protobuf, 0x21 = malformed (private range of both).
+    #[must_use]
+    pub fn code(self, format: Format) -> u32 {
+        match (self, format) {
+            (Self::Success, _) => 0,
+            (Self::NoSuchKey, _) => 1,
+            (Self::OutOfSpace, _) => 2,
+            (Self::Overload, _) => 3,
+            (Self::InternalFailure, _) => 4,
+            (Self::UnknownCommand, _) => 5,
+            (Self::InvalidValue, Format::Raw) | (Self::InvalidKey, Format::Protobuf) => 6,
+            (Self::InvalidValue, Format::Protobuf) => 7,
+            (Self::InvalidKey, Format::Raw) | (Self::Malformed, _) => 0x21,
+            (Self::Other(code), _) => code,
+        }
+    }
+
+    /// The meaning of a code in a generation.
+    #[must_use]
+    pub fn from_code(code: u32, format: Format) -> Self {
+        match (code, format) {
+            (0, _) => Self::Success,
+            (1, _) => Self::NoSuchKey,
+            (2, _) => Self::OutOfSpace,
+            (3, _) => Self::Overload,
+            (4, _) => Self::InternalFailure,
+            (5, _) => Self::UnknownCommand,
+            (6, Format::Raw) | (7, Format::Protobuf) => Self::InvalidValue,
+            (6, Format::Protobuf) => Self::InvalidKey,
+            (0x21, _) => Self::Malformed,
+            (other, _) => Self::Other(other),
+        }
+    }
+}
+
+/// One response; borrows its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Response<'a> {
+    /// The id of the request that it answers.
+    pub id: MessageId,
+    /// How it ended.
+    pub status: Status,
+    /// The value, for a successful GET and for the private commands that return text.
+    pub value: Option<Value<'a>>,
+    /// The process id, for GETPID.
+    pub pid: Option<i32>,
+    /// How long to wait before trying again, in milliseconds, for [`Status::Overload`].
+    pub overload_wait_ms: Option<i32>,
+    /// The number of live members, for GETMEMBERSHIPCOUNT.
+    pub membership_count: Option<i32>,
+}
+
+impl Response<'_> {
+    /// A response that carries nothing but its status.
+    #[must_use]
+    pub fn of_status(id: MessageId, status: Status) -> Self {
+        Self { id, status, value: None, pid: None, overload_wait_ms: None, membership_count: None }
+    }
+}
+
+/// Why a datagram got no answer at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum DropReason {
+    /// Shorter than the smallest request of the accepted layouts.
+    TooShort,
+    /// An envelope whose checksum is wrong.
+    Checksum,
+    /// Not an envelope, and the port accepts nothing else.
+    NotProtobuf,
+}
+
+/// A datagram that is no request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// Nothing can or should be answered.
+    Drop(DropReason),
+    /// The sender can be told what is wrong.
+    Answer {
+        /// The layout to answer in.
+        format: Format,
+        /// The id to answer to.
+        id: MessageId,
+        /// What is wrong.
+        status: Status,
+    },
+}
+
+/// Decodes a request of whatever generation the datagram has.
+///
+/// # Errors
+/// [`Rejected`] says whether the sender gets an answer and which.
+pub fn decode_request(datagram: &[u8], accept: Accept) -> Result<Request<'_>, Rejected> {
+    if accept != Accept::Raw {
+        if let Some(envelope) = protobuf::Envelope::parse(datagram) {
+            return envelope.decode_request();
+        }
+        if accept == Accept::Protobuf {
+            return Err(Rejected::Drop(DropReason::NotProtobuf));
+        }
+    }
+    raw::decode_request(datagram)
+}
+
+/// Appends a request in its layout.
+pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
+    match request.format {
+        Format::Raw => raw::encode_request(request, out),
+        Format::Protobuf => protobuf::encode_request(request, out),
+    }
+}
+
+/// Appends a response in the given layout.
+pub fn encode_response(format: Format, response: &Response<'_>, out: &mut Vec<u8>) {
+    match format {
+        Format::Raw => raw::encode_response(response, out),
+        Format::Protobuf => protobuf::encode_response(response, out),
+    }
+}
+
+/// Why a datagram is no response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResponseError {
+    /// It ends too early or has no envelope.
+    Malformed,
+    /// Its checksum is wrong.
+    Checksum,
+}
+
+impl fmt::Display for ResponseError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "the reply cannot be decoded",
+            Self::Checksum => "the reply's checksum is wrong",
+        })
+    }
+}
+
+impl std::error::Error for ResponseError {}
+
+/// Decodes a response. `command` is the command of the request it answers: a raw reply does not say
+/// whether its trailing bytes are a value, a process id or a count.
+///
+/// # Errors
+/// [`ResponseError`] when it is not a response of that layout.
+pub fn decode_response(format: Format, command: u32, datagram: &[u8]) -> Result<Response<'_>, ResponseError> {
+    match format {
+        Format::Raw => raw::decode_response(command, datagram),
+        Format::Protobuf => protobuf::decode_response(datagram),
+    }
+}

@@ -1,0 +1,2 @@
+//! The violet binary.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The black-box test client.
+fn main() {}
