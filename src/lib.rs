@@ -1,8 +1,15 @@
 //! Violet: a key-value cluster that speaks UDP. The way through the files is in `ARCHITECTURE.md`.
 
+pub mod cluster;
 pub mod config;
 pub mod control;
+pub mod coordinator;
+pub mod ids;
 pub mod metrics;
 pub mod node;
 pub mod outbox;
+pub mod peer;
+pub mod replica;
+pub mod sim;
+pub mod storage;
 pub mod time;

@@ -1,34 +1,292 @@
-//! The data plane: the entry point of workers (interface only, for now).
+//! The data plane: the entry point of workers.
+//!
+//! [`Node::handle`] takes one datagram of the client or peer lane to completion: it authenticates
+//! frames of members and passes each message to its handler; everything else is a client's. It never
+//! blocks, reads no clock and sends nothing itself. Many threads call it at once.
 
+use crate::cluster::fence::Fence;
+use crate::cluster::link::Link;
+use crate::cluster::{ClusterView, FrameLane};
 use crate::config::Config;
-use crate::metrics::Metrics;
+use crate::coordinator::reply_cache::ReplyCache;
+use crate::coordinator::{Coordinator, Parts, Settings, Turn};
+use crate::ids::{Generation, HybridClock, MemberId};
+use crate::metrics::{Group, Metric, Metrics};
 use crate::outbox::{Datagram, Outbox};
-use crate::time::Instant;
+use crate::peer::{Message, Write};
+use crate::replica::Replica;
+use crate::replica::hint::Hints;
+use crate::storage::Budget;
+use crate::storage::ram::Ram;
+use crate::time::{Duration, Instant};
+use arc_swap::ArcSwap;
+use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What a process takes beside values, hints and records: code, stacks, tables, receive batches.
+/// Measured; see "Memory" in ARCHITECTURE.md.
+const PROCESS_BYTES: usize = 12 * 1024 * 1024;
+/// How often the node does what has no deadline of its own.
+const TICK_EVERY: Duration = Duration::from_millis(100);
+/// How often old tombstones and hints are looked for.
+const SWEEP_EVERY: Duration = Duration::from_secs(10);
+
+/// What a process is born with.
+#[derive(Clone, Debug)]
+pub struct Birth {
+    /// Moment of the start.
+    pub now: Instant,
+    /// The operating system's process id.
+    pub pid: u32,
+    /// Random seed, new at every start.
+    pub seed: u64,
+    /// The cluster's key.
+    pub cluster_key: [u8; 32],
+    /// The first member list (addresses), this node's own included or not.
+    pub members: Vec<SocketAddr>,
+}
+
+impl Birth {
+    /// Which start this is.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.now.as_millis()
+    }
+}
 
 /// This process's data plane.
 #[derive(Debug)]
 pub struct Node {
+    me: MemberId,
+    view: ArcSwap<ClusterView>,
+    link: Link,
+    fence: Arc<Fence>,
+    replica: Arc<Replica>,
+    coordinator: Coordinator,
+    budget: Arc<Budget>,
     metrics: Arc<Metrics>,
+    suspect_after: Duration,
+    stale_after: Duration,
+    hint_keep: Duration,
+    ticked_at: AtomicU64,
+    swept_at: AtomicU64,
 }
 
 impl Node {
-    /// A node.
+    /// A node that holds nothing yet. Its view is made by the controller
+    /// ([`crate::control::Control::new`]) before any datagram is handled.
     #[must_use]
-    pub fn new(_config: &Config, _birth: Birth, metrics: Arc<Metrics>) -> Self {
-        Self { metrics }
+    pub fn new(config: &Config, birth: &Birth, view: ClusterView, metrics: Arc<Metrics>) -> Self {
+        let me = MemberId::of(config.address());
+        let memory_bytes = config.memory_mib as usize * 1024 * 1024;
+        let budget = Arc::new(Budget::new(memory_bytes - PROCESS_BYTES));
+        let share = |mib: u64| (mib as usize * 1024 * 1024).min(memory_bytes / 4);
+        let hints = Hints::new(Arc::clone(&budget), share(config.hints_mib));
+        let engine = Ram::new(Arc::clone(&budget), birth.seed);
+        let replica = Arc::new(Replica::new(Box::new(engine), hints));
+        let fence = Arc::new(Fence::new(Duration::from_millis(config.fence_after_ms), birth.now));
+        let link = Link::new(me, birth.generation(), &birth.cluster_key);
+        let window = Duration::from_millis(config.reply_window_ms);
+        let coordinator = Coordinator::new(Parts {
+            settings: Settings::new(config),
+            pid: birth.pid,
+            link: link.clone(),
+            clock: HybridClock::new(birth.seed),
+            replica: Arc::clone(&replica),
+            fence: Arc::clone(&fence),
+            reply_cache: ReplyCache::new(
+                window,
+                share(config.reply_cache_mib),
+                Arc::clone(&budget),
+                birth.seed,
+            ),
+            pending_max: config.pending_max,
+            seed: birth.seed,
+        });
+        Self {
+            me,
+            view: ArcSwap::from_pointee(view),
+            link,
+            fence,
+            replica,
+            coordinator,
+            budget,
+            metrics,
+            suspect_after: Duration::from_millis(config.suspect_after_ms),
+            stale_after: Duration::from_millis(config.stale_after_ms),
+            hint_keep: Duration::from_secs(config.hint_keep_s),
+            ticked_at: AtomicU64::new(0),
+            swept_at: AtomicU64::new(birth.now.as_nanos()),
+        }
     }
 
     /// Handles one datagram of the client or peer lane to completion; never blocks.
-    pub fn handle(&self, _now: Instant, _datagram: &Datagram<'_>, _outbox: &mut Outbox) {}
+    pub fn handle(&self, now: Instant, datagram: &Datagram<'_>, outbox: &mut Outbox) {
+        self.notice_gap(now, outbox);
+        let view = self.view.load();
+        let mut turn = Turn { now, view: &view, outbox };
+        if self.link.key().claims(datagram.bytes) {
+            return self.on_frame(&mut turn, datagram);
+        }
+        if self.fence.is_behind(datagram.received_at) {
+            return turn.outbox.count(Metric::DroppedFenced);
+        }
+        if let Some(client) = self.coordinator.on_datagram(&mut turn, datagram) {
+            self.coordinator.answer_text(&mut turn, &client, &self.stats_json());
+        }
+    }
 
-    /// Works off what is due; called by the listener when `next_deadline` has come.
-    pub fn tick(&self, _now: Instant, _outbox: &mut Outbox) {}
+    fn notice_gap(&self, now: Instant, outbox: &Outbox) {
+        if self.fence.check(now) {
+            outbox.count(Metric::Fences);
+        }
+    }
 
-    /// When `tick` should be called next, at the latest.
+    fn on_frame(&self, turn: &mut Turn<'_>, datagram: &Datagram<'_>) {
+        if self.fence.is_behind(datagram.received_at) {
+            return turn.outbox.count(Metric::PeerFenced);
+        }
+        let Some((envelope, body)) = self.link.key().open(datagram.bytes) else {
+            return turn.outbox.count(Metric::PeerForged);
+        };
+        let Some(from) = turn.view.index_of(envelope.sender).filter(|from| *from != turn.view.me()) else {
+            return turn.outbox.count(Metric::PeerUnknown);
+        };
+        let peer = &turn.view.member(from).peer;
+        let accepted =
+            peer.accept(FrameLane::Peer, &envelope, datagram.received_at, turn.now, self.stale_after);
+        if let Err(metric) = accepted {
+            return turn.outbox.count(metric);
+        }
+        match Message::decode(body) {
+            Some(message) => self.on_message(turn, from, &message, datagram),
+            None => turn.outbox.count(Metric::PeerMalformed),
+        }
+    }
+
+    fn on_message(&self, turn: &mut Turn<'_>, from: u16, message: &Message<'_>, frame: &Datagram<'_>) {
+        let coordinator = &self.coordinator;
+        match *message {
+            Message::Forward { client, front_end, waited_ms, hops, datagram } => {
+                let datagram = Datagram { bytes: datagram, from: client.address, ..*frame };
+                let waited = Duration::from_millis(waited_ms.into());
+                coordinator.on_forward(turn, front_end, client, waited, hops, &datagram);
+            }
+            Message::Reply { client, remember, datagram } => {
+                coordinator.on_reply(turn, client, remember, datagram);
+            }
+            Message::Write { .. } => coordinator.on_write(turn, from, message),
+            Message::Stored { token, outcome, existed } => {
+                coordinator.on_stored(turn, from, token, outcome, existed);
+            }
+            Message::Undo { token, key, version, request } => {
+                let write = Write { key, version, value: None, request };
+                coordinator.on_undo(turn, from, token, &write);
+            }
+            Message::Undone { token } => coordinator.on_undone(turn, from, token),
+            Message::Read { .. } => coordinator.on_read(turn, from, message),
+            Message::ReadHit { token, version, answered } => {
+                coordinator.on_read_hit(turn, from, token, version, answered);
+            }
+            Message::ReadMiss { token, unknown, removed } => {
+                coordinator.on_read_miss(turn, from, token, unknown, removed);
+            }
+            Message::ReadValue { token, value, .. } => coordinator.on_read_value(turn, token, value),
+            Message::Hint { write } => coordinator.on_hint(turn, from, &write),
+            Message::HintStored { key, version } => {
+                if self.replica.hints.on_stored(turn.view.member(from).id, &key, version) {
+                    turn.outbox.count(Metric::HintsDelivered);
+                }
+            }
+            Message::CatchUp { round } => {
+                let hints = self.replica.hints.count_for(turn.view.member(from).id) as u64;
+                self.answer_peer(turn, from, &Message::HintsLeft { round, hints });
+            }
+            Message::HintsLeft { round, hints } => {
+                self.fence.on_hints_left(round, turn.view.member(from).id, hints);
+            }
+            Message::Ping => self.answer_peer(turn, from, &Message::Pong),
+            // Hearing it was all there is to it.
+            Message::Pong => {}
+        }
+    }
+
+    fn answer_peer(&self, turn: &mut Turn<'_>, to: u16, message: &Message<'_>) {
+        self.link.send(turn.now, turn.view, to, message, turn.outbox);
+    }
+
+    /// Works off what is due; called by the listener when [`Node::next_deadline`] has come.
+    pub fn tick(&self, now: Instant, outbox: &mut Outbox) {
+        self.notice_gap(now, outbox);
+        let view = self.view.load();
+        let mut turn = Turn { now, view: &view, outbox };
+        self.coordinator.tick(&mut turn);
+        let ticked_at = Instant::from_nanos(self.ticked_at.load(Ordering::Relaxed));
+        if now.since(ticked_at) < TICK_EVERY {
+            return;
+        }
+        self.ticked_at.store(now.as_nanos(), Ordering::Relaxed);
+        self.ping_the_silent(&mut turn);
+        let swept_at = Instant::from_nanos(self.swept_at.load(Ordering::Relaxed));
+        if SWEEP_EVERY <= now.since(swept_at) {
+            self.swept_at.store(now.as_nanos(), Ordering::Relaxed);
+            let swept = self.replica.sweep((now - self.hint_keep).as_nanos());
+            turn.outbox.count_many(Metric::HintsDropped, swept as u64);
+        }
+    }
+
+    /// A member that owes a sign of life is asked for one: some questions (a forwarded request) are
+    /// answered to the client and not to this node.
+    fn ping_the_silent(&self, turn: &mut Turn<'_>) {
+        for index in 0..turn.view.members().len() as u16 {
+            let peer = &turn.view.member(index).peer;
+            let silent_for = peer.silent_for(turn.now);
+            if index == turn.view.me() || silent_for < self.suspect_after / 4 {
+                continue;
+            }
+            if peer.take_ping(turn.now, self.suspect_after / 4) {
+                self.answer_peer(turn, index, &Message::Ping);
+            }
+        }
+    }
+
+    /// When [`Node::tick`] should be called next, at the latest.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
-        Instant::FAR
+        let ticked_at = Instant::from_nanos(self.ticked_at.load(Ordering::Relaxed));
+        self.coordinator.next_deadline().min(ticked_at + TICK_EVERY)
+    }
+
+    /// This node's name.
+    #[must_use]
+    pub fn me(&self) -> MemberId {
+        self.me
+    }
+
+    /// The cluster as this node sees it now.
+    #[must_use]
+    pub fn view(&self) -> Arc<ClusterView> {
+        self.view.load_full()
+    }
+
+    /// Puts a new view in force; the controller's alone.
+    pub(crate) fn publish(&self, view: ClusterView) {
+        self.view.store(Arc::new(view));
+    }
+
+    pub(crate) fn link(&self) -> &Link {
+        &self.link
+    }
+
+    pub(crate) fn fence(&self) -> &Fence {
+        &self.fence
+    }
+
+    /// This node's data.
+    #[must_use]
+    pub fn replica(&self) -> &Replica {
+        &self.replica
     }
 
     /// The counts.
@@ -40,21 +298,50 @@ impl Node {
     /// Counters and ledger as JSON, as the STATS command returns them.
     #[must_use]
     pub fn stats_json(&self) -> String {
-        String::new()
+        let metrics = &self.metrics;
+        let group = |wanted: Group| {
+            let of_group = Metric::ALL.iter().filter(|metric| metric.group() == wanted);
+            of_group
+                .map(|metric| (metric.name().to_owned(), metrics.total(*metric).into()))
+                .collect::<serde_json::Map<String, serde_json::Value>>()
+        };
+        let (writes, reads) = self.coordinator.in_progress();
+        let usage = self.replica.usage();
+        let (hints, hint_bytes) = self.replica.hints.usage();
+        let view = self.view.load();
+        serde_json::json!({
+            "address": view.member(view.me()).address.to_string(),
+            "members_alive": view.alive_count(),
+            "members_known": view.members().len(),
+            "catching_up": !self.fence.is_active(),
+            "ledger": {
+                "entered": group(Group::Entered),
+                "settled": group(Group::Settled),
+                "lost": group(Group::Lost),
+                "in_progress": self.coordinator.unanswered(),
+            },
+            "operations": { "writes": writes, "reads": reads },
+            "peer_lost": group(Group::PeerLost),
+            "counters": group(Group::Other),
+            "memory": {
+                "limit_bytes": self.budget.limit_bytes() + PROCESS_BYTES,
+                "budget_bytes": self.budget.limit_bytes(),
+                "used_bytes": self.budget.used_bytes(),
+                "keys": usage.keys,
+                "tombstones": usage.tombstones,
+                "payload_bytes": usage.payload_bytes,
+                "engine_bytes": usage.held_bytes,
+                "hints": hints,
+                "hint_bytes": hint_bytes,
+                "reply_cache_bytes": self.coordinator.reply_cache_bytes(),
+            },
+        })
+        .to_string()
     }
-}
 
-/// What a process is born with.
-#[derive(Clone, Debug)]
-pub struct Birth {
-    /// Moment of the start.
-    pub now: Instant,
-    /// The operating system's process id.
-    pub pid: u32,
-    /// Random seed.
-    pub seed: u64,
-    /// The cluster's key, if there is one.
-    pub cluster_key: [u8; 32],
-    /// The first member list (addresses), this node's own included or not.
-    pub members: Vec<std::net::SocketAddr>,
+    /// The request path's settings, for planting bugs.
+    #[cfg(test)]
+    pub(crate) fn plant(&mut self, bugs: crate::sim::Bugs) {
+        self.coordinator.settings.bugs = bugs;
+    }
 }

@@ -3,7 +3,9 @@
 //! Two layouts share one meaning. [`raw`] is the fixed layout of 2015 and 2016; [`protobuf`] is the
 //! checksummed envelope of 2017 to 2025. [`decode_request`] tells them apart the way a server on one
 //! port must: what parses as the envelope is protobuf, and a wrong checksum then means *drop*, never
-//! "try the other layout" (the 17th byte of a damaged envelope would be run as a command).
+//! "try the other layout" (the 17th byte of a damaged envelope would be run as a command). Damage that
+//! leaves no envelope at all cannot be told from raw, so on such a port a raw SHUTDOWN or WIPEOUT must
+//! also be clean: nothing, or only zeros, behind its command.
 //!
 //! Deliberately not here: sockets, clocks, retries (see [`crate::exchange`]), and any allocation
 //! while decoding: a decoded request borrows from its datagram.
@@ -116,19 +118,19 @@ impl fmt::Debug for Value<'_> {
 pub enum Operation<'a> {
     /// 1: store a value under a key.
     Put {
-        /// Where.
+        /// The key to store it under.
         key: Key,
-        /// What.
+        /// What to store.
         value: Value<'a>,
     },
     /// 2: return the value of a key.
     Get {
-        /// Which.
+        /// The key asked for.
         key: Key,
     },
     /// 3: forget a key.
     Remove {
-        /// Which.
+        /// The key asked for.
         key: Key,
     },
     /// 4: crash this node at once.
@@ -257,6 +259,23 @@ impl Status {
     }
 }
 
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::NoSuchKey => "no such key",
+            Self::OutOfSpace => "out of space",
+            Self::Overload => "overloaded",
+            Self::InternalFailure => "internal failure",
+            Self::UnknownCommand => "unknown command",
+            Self::InvalidKey => "invalid key length",
+            Self::InvalidValue => "invalid value length",
+            Self::Malformed => "malformed request",
+            Self::Other(code) => return write!(f, "code {code}"),
+        })
+    }
+}
+
 /// One response; borrows its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Response<'a> {
@@ -321,8 +340,19 @@ pub fn decode_request(datagram: &[u8], accept: Accept) -> Result<Request<'_>, Re
         if accept == Accept::Protobuf {
             return Err(Rejected::Drop(DropReason::NotProtobuf));
         }
+        if raw::is_doubtful_destruction(datagram) {
+            return Err(refused_destruction(datagram));
+        }
     }
     raw::decode_request(datagram)
+}
+
+/// Tells the sender of a doubtful SHUTDOWN or WIPEOUT that it was not understood.
+fn refused_destruction(datagram: &[u8]) -> Rejected {
+    match datagram.first_chunk() {
+        Some(id) => Rejected::Answer { format: Format::Raw, id: MessageId(*id), status: Status::Malformed },
+        None => Rejected::Drop(DropReason::TooShort),
+    }
 }
 
 /// Appends a request in its layout.
@@ -330,6 +360,14 @@ pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     match request.format {
         Format::Raw => raw::encode_request(request, out),
         Format::Protobuf => protobuf::encode_request(request, out),
+    }
+}
+
+/// Puts another id into a request that [`encode_request`] wrote.
+pub(crate) fn replace_id(format: Format, datagram: &mut [u8], id: MessageId) {
+    match format {
+        Format::Raw => raw::replace_id(datagram, id),
+        Format::Protobuf => protobuf::replace_id(datagram, id),
     }
 }
 

@@ -8,15 +8,16 @@
 //! Clients differ in what they leave out and what they add: management requests come with 17 bytes
 //! (2015) or 49 (2016), and a small PUT may be padded to 83 bytes. So a request must be *at least*
 //! as long as its fields say, never exactly.
+//!
+//! Deliberately not here: telling this layout from the other (see [`super::decode_request`]).
 
 use super::{
     DropReason, Format, KEY_BYTES_MAX, Key, MESSAGE_ID_BYTES, MessageId, Operation, RAW_VALUE_BYTES_MAX,
     Rejected, Request, Response, ResponseError, Status, Value,
 };
 
-const COMMAND_END: usize = MESSAGE_ID_BYTES + 1;
-const KEY_END: usize = COMMAND_END + KEY_BYTES_MAX;
-const LENGTH_END: usize = KEY_END + 2;
+/// The one command of the course whose successful reply carries a value.
+const GET_COMMAND: u32 = 2;
 
 /// Decodes a request of this layout.
 ///
@@ -64,11 +65,28 @@ fn decode_value(rest: &[u8]) -> Result<Value<'_>, Status> {
     Ok(Value { bytes, version: 0 })
 }
 
+/// Whether a datagram could be a SHUTDOWN or WIPEOUT of this layout but carries more than a clean one
+/// does: real clients send these bare (17 bytes, 2015) or with an all-zero key (49 bytes, 2016).
+///
+/// A server that also accepts envelopes uses this to keep the two commands that destroy something away
+/// from damaged envelopes and from garbage, in which one byte in 128 at that place means one of them.
+#[must_use]
+pub fn is_doubtful_destruction(datagram: &[u8]) -> bool {
+    match datagram.get(MESSAGE_ID_BYTES..) {
+        Some([4 | 5, rest @ ..]) => rest.iter().any(|&byte| byte != 0),
+        _ => false,
+    }
+}
+
 /// Appends a request of this layout, in the 49 bytes of the 2016 clients plus a PUT's value.
-/// Shorter keys are padded with zeros.
+/// Shorter keys are padded with zeros; a command that does not fit its byte becomes 255, which nobody
+/// knows, rather than one of the low numbers that everybody obeys.
+///
+/// # Panics
+/// When the value is longer than its length field can say, which is longer than any datagram.
 pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&request.id.0);
-    out.push(request.operation.command() as u8);
+    out.push(u8::try_from(request.operation.command()).unwrap_or(u8::MAX));
     let key = match &request.operation {
         Operation::Put { key, .. } | Operation::Get { key } | Operation::Remove { key } => key.as_bytes(),
         Operation::Shutdown
@@ -87,10 +105,18 @@ pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     }
 }
 
-/// Appends a response of this layout.
+/// Appends a response of this layout. Only a success carries anything behind its code, and there is
+/// room for one thing: the value, else the process id, else the count. A code that does not fit its
+/// byte becomes 255.
+///
+/// # Panics
+/// When the value is longer than its length field can say, which is longer than any datagram.
 pub fn encode_response(response: &Response<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&response.id.0);
-    out.push(response.status.code(Format::Raw) as u8);
+    out.push(u8::try_from(response.status.code(Format::Raw)).unwrap_or(u8::MAX));
+    if response.status != Status::Success {
+        return;
+    }
     if let Some(value) = response.value {
         push_value(value.bytes, out);
     } else if let Some(number) = response.pid.or(response.membership_count) {
@@ -99,30 +125,46 @@ pub fn encode_response(response: &Response<'_>, out: &mut Vec<u8>) {
 }
 
 fn push_value(bytes: &[u8], out: &mut Vec<u8>) {
-    let length = u16::try_from(bytes.len()).expect("values are at most VALUE_BYTES_MAX long");
+    let length = u16::try_from(bytes.len()).expect("a value fits a datagram, so its length fits 16 bits");
     out.extend_from_slice(&length.to_le_bytes());
     out.extend_from_slice(bytes);
 }
 
-/// Decodes a response of this layout to a request with this command number.
+/// Decodes a response of this layout to a request with this command number. What follows the code is
+/// read only where the layout puts something there (a success of a command that returns anything);
+/// elsewhere it is padding.
 ///
 /// # Errors
-/// [`ResponseError::Malformed`] when bytes are missing.
+/// [`ResponseError::Malformed`] when bytes are missing, or a number is not four bytes long.
 pub fn decode_response(command: u32, datagram: &[u8]) -> Result<Response<'_>, ResponseError> {
     let (id, rest) = datagram.split_first_chunk::<MESSAGE_ID_BYTES>().ok_or(ResponseError::Malformed)?;
     let (&code, rest) = rest.split_first().ok_or(ResponseError::Malformed)?;
     let status = Status::from_code(u32::from(code), Format::Raw);
     let mut response = Response::of_status(MessageId(*id), status);
-    if rest.is_empty() {
+    if status != Status::Success || rest.is_empty() {
         return Ok(response);
     }
-    let (length, rest) = rest.split_first_chunk::<2>().ok_or(ResponseError::Malformed)?;
-    let bytes = rest.get(..usize::from(u16::from_le_bytes(*length))).ok_or(ResponseError::Malformed)?;
-    let number = || bytes.try_into().map(i32::from_le_bytes).map_err(|_| ResponseError::Malformed);
+    let bytes = || {
+        let (length, rest) = rest.split_first_chunk::<2>()?;
+        rest.get(..usize::from(u16::from_le_bytes(*length)))
+    };
+    let number = || bytes().and_then(|bytes| bytes.try_into().ok()).map(i32::from_le_bytes);
     match Operation::without_key(command) {
-        Some(Operation::GetPid) => response.pid = Some(number()?),
-        Some(Operation::GetMembershipCount) => response.membership_count = Some(number()?),
-        _ => response.value = Some(Value { bytes, version: 0 }),
+        Some(Operation::GetPid) => response.pid = Some(number().ok_or(ResponseError::Malformed)?),
+        Some(Operation::GetMembershipCount) => {
+            response.membership_count = Some(number().ok_or(ResponseError::Malformed)?);
+        }
+        Some(Operation::Shutdown | Operation::Wipeout | Operation::IsAlive) => {}
+        None if command != GET_COMMAND => {}
+        _ => {
+            let bytes = bytes().ok_or(ResponseError::Malformed)?;
+            response.value = Some(Value { bytes, version: 0 });
+        }
     }
     Ok(response)
+}
+
+/// Puts another id into a request that [`encode_request`] wrote.
+pub(super) fn replace_id(datagram: &mut [u8], id: MessageId) {
+    datagram[..MESSAGE_ID_BYTES].copy_from_slice(&id.0);
 }

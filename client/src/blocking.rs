@@ -1,0 +1,498 @@
+//! A client that blocks: it sends requests to servers of a list and returns typed results.
+//!
+//! Operations on keys go to a new random server each time; the retries of one operation go to the same
+//! server. Replies are matched by message id alone, on sockets that are not connected, because any
+//! member of the cluster may answer. Questions about servers name theirs, and [`Client::ask_each`] asks
+//! many at once.
+//!
+//! **At most once.** All datagrams of an operation carry one id, so a server that keeps its replies
+//! executes the operation once, however often it is sent. When no reply comes, the operation is tried
+//! once more through another server, *with the same id and the same bytes*: in Violet that is safe,
+//! because the record of an execution lives with the owner of the key and not with the server asked. On
+//! servers that keep their records to themselves a REMOVE may then report "no such key" for what its
+//! first execution removed, and a PUT may overwrite a later one; see [`Client::without_second_server`].
+//! A time-out says nothing about whether the operation was executed, and an overloaded server that asks
+//! to come back later gets a new id, as the protocol wants it.
+//!
+//! Deliberately not here: caching, pipelining, threads. A `Client` is cheap; use one per thread.
+
+use std::fmt;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::time::{Duration, Instant};
+
+use crate::exchange::{Exchange, Outcome, Reply, RetryPolicy, Step, Verdict, scramble};
+use crate::ids::{MessageIds, random_number};
+use crate::wire::{DATAGRAM_BYTES_MAX, Format, Key, MessageId, Operation, Request, Status, Value};
+
+/// Room for everything in a request but its value.
+const REQUEST_OVERHEAD_BYTES_MAX: usize = 128;
+/// The longest value that fits a datagram. Servers store less, and say so; this much can be asked.
+pub const SENDABLE_VALUE_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - REQUEST_OVERHEAD_BYTES_MAX;
+/// The shortest time-out that a socket is given: zero would mean "for ever".
+const RECEIVE_WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// Why an operation has no result.
+#[derive(Debug)]
+pub enum Error {
+    /// The client was given no servers.
+    NoServers,
+    /// The key has no bytes or more than 32.
+    KeyLength(usize),
+    /// The value does not fit a datagram.
+    ValueLength(usize),
+    /// No reply to any attempt. The operation may have been executed.
+    TimedOut {
+        /// The last server asked.
+        server: SocketAddr,
+        /// How many datagrams it was sent.
+        attempts: u32,
+    },
+    /// The server was overloaded each time, or told us to give up.
+    Overloaded(SocketAddr),
+    /// The server answered with an error.
+    Refused {
+        /// The server asked.
+        server: SocketAddr,
+        /// Its answer.
+        status: Status,
+    },
+    /// The server reported success but left out what was asked for.
+    Incomplete(SocketAddr),
+    /// The request could not be sent, or nothing could be received.
+    Io {
+        /// The server meant.
+        server: SocketAddr,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoServers => f.write_str("the server list is empty"),
+            Self::KeyLength(bytes) => write!(f, "the key has {bytes} bytes; 1 to 32 are allowed"),
+            Self::ValueLength(bytes) => {
+                write!(f, "the value has {bytes} bytes; at most {SENDABLE_VALUE_BYTES_MAX} fit a datagram")
+            }
+            Self::TimedOut { server, attempts: 1 } => write!(f, "no reply from {server}"),
+            Self::TimedOut { server, attempts } => {
+                write!(f, "no reply from {server} after {attempts} attempts")
+            }
+            Self::Overloaded(server) => write!(f, "{server} is overloaded"),
+            Self::Refused { server, status } => write!(f, "{server} answered: {status}"),
+            Self::Incomplete(server) => write!(f, "{server} left out what was asked for"),
+            Self::Io { server, source } => write!(f, "cannot ask {server}: {source}"),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Io { source, .. } => Some(source),
+            Self::NoServers
+            | Self::KeyLength(_)
+            | Self::ValueLength(_)
+            | Self::TimedOut { .. }
+            | Self::Overloaded(_)
+            | Self::Refused { .. }
+            | Self::Incomplete(_) => None,
+        }
+    }
+}
+
+/// A value that a GET found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stored {
+    /// The bytes.
+    pub bytes: Vec<u8>,
+    /// The version stored with them; 0 in the raw generations.
+    pub version: i32,
+}
+
+/// A blocking client of a cluster.
+#[derive(Debug)]
+pub struct Client {
+    servers: Vec<SocketAddr>,
+    format: Format,
+    policy: RetryPolicy,
+    tries_second_server: bool,
+    ids: MessageIds,
+    random: u64,
+    sockets: Sockets,
+}
+
+impl Client {
+    /// A client of these servers that speaks protobuf, retries as the clients of 2019 do, and asks a
+    /// second server when the first does not reply.
+    ///
+    /// # Errors
+    /// [`Error::NoServers`] when the list is empty.
+    pub fn new(servers: Vec<SocketAddr>) -> Result<Self, Error> {
+        if servers.is_empty() {
+            return Err(Error::NoServers);
+        }
+        Ok(Self {
+            servers,
+            format: Format::Protobuf,
+            policy: RetryPolicy::default(),
+            tries_second_server: true,
+            ids: MessageIds::new(),
+            random: random_number(),
+            sockets: Sockets::new(),
+        })
+    }
+
+    /// Speaks this format instead.
+    #[must_use]
+    pub fn with_format(mut self, format: Format) -> Self {
+        self.format = format;
+        self
+    }
+
+    /// Retries by this policy instead.
+    #[must_use]
+    pub fn with_policy(mut self, policy: RetryPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// Gives up when the server asked does not reply.
+    #[must_use]
+    pub fn without_second_server(mut self) -> Self {
+        self.tries_second_server = false;
+        self
+    }
+
+    /// The servers, as given.
+    #[must_use]
+    pub fn servers(&self) -> &[SocketAddr] {
+        &self.servers
+    }
+
+    /// Stores a value and its version (which the raw format cannot carry) under a key.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn put(&mut self, key: &[u8], value: &[u8], version: i32) -> Result<(), Error> {
+        if SENDABLE_VALUE_BYTES_MAX < value.len() {
+            return Err(Error::ValueLength(value.len()));
+        }
+        let value = Value { bytes: value, version };
+        let (server, reply) = self.ask_any(Operation::Put { key: parse_key(key)?, value })?;
+        succeed(server, &reply)
+    }
+
+    /// Fetches the value of a key, `None` when there is none.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn get(&mut self, key: &[u8]) -> Result<Option<Stored>, Error> {
+        let (server, reply) = self.ask_any(Operation::Get { key: parse_key(key)? })?;
+        if reply.status == Status::NoSuchKey {
+            return Ok(None);
+        }
+        succeed(server, &reply)?;
+        // Some servers leave an empty value out.
+        Ok(Some(Stored { bytes: reply.value.unwrap_or_default(), version: reply.version }))
+    }
+
+    /// Removes a key and says whether it was there.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn remove(&mut self, key: &[u8]) -> Result<bool, Error> {
+        let (server, reply) = self.ask_any(Operation::Remove { key: parse_key(key)? })?;
+        if reply.status == Status::NoSuchKey {
+            return Ok(false);
+        }
+        succeed(server, &reply)?;
+        Ok(true)
+    }
+
+    /// Whether a server answers at all, be it with an error: servers of 2015 and 2016 do not know the
+    /// command, and answering so shows that they live.
+    ///
+    /// # Errors
+    /// Any of [`Error`] but [`Error::Refused`] and [`Error::Incomplete`].
+    pub fn alive(&mut self, server: SocketAddr) -> Result<(), Error> {
+        self.ask(server, Operation::IsAlive).map(|_| ())
+    }
+
+    /// The process id of a server.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn pid(&mut self, server: SocketAddr) -> Result<i32, Error> {
+        let reply = self.ask_well(server, Operation::GetPid)?;
+        reply.pid.ok_or(Error::Incomplete(server))
+    }
+
+    /// How many members a server takes for alive, itself included.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn membership_count(&mut self, server: SocketAddr) -> Result<i32, Error> {
+        let reply = self.ask_well(server, Operation::GetMembershipCount)?;
+        reply.membership_count.ok_or(Error::Incomplete(server))
+    }
+
+    /// The members as a server sees them, one `address state` a line. Only Violet answers this.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn membership_list(&mut self, server: SocketAddr) -> Result<String, Error> {
+        let reply = self.ask_well(server, Operation::GetMembershipList)?;
+        reply.text().ok_or(Error::Incomplete(server))
+    }
+
+    /// The counters of a server as JSON text. Only Violet answers this.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn stats(&mut self, server: SocketAddr) -> Result<String, Error> {
+        let reply = self.ask_well(server, Operation::GetStats)?;
+        reply.text().ok_or(Error::Incomplete(server))
+    }
+
+    /// Makes a server forget all that it holds. It takes all servers to empty a cluster.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn wipeout(&mut self, server: SocketAddr) -> Result<(), Error> {
+        self.ask_well(server, Operation::Wipeout).map(|_| ())
+    }
+
+    /// Makes a server crash at once. Not every server replies before it does.
+    ///
+    /// # Errors
+    /// Any of [`Error`].
+    pub fn shutdown(&mut self, server: SocketAddr) -> Result<(), Error> {
+        self.ask_well(server, Operation::Shutdown).map(|_| ())
+    }
+
+    /// Asks a random server of the list, and on a failure to get through one other. Returns the reply,
+    /// whatever its status, and the server that was asked.
+    ///
+    /// # Errors
+    /// Any of [`Error`] but [`Error::Refused`] and [`Error::Incomplete`].
+    pub fn ask_any(&mut self, operation: Operation<'_>) -> Result<(SocketAddr, Reply), Error> {
+        let (first, second) = self.two_servers();
+        let mut call = self.call(first, operation);
+        self.sockets.run(std::slice::from_mut(&mut call));
+        // Overload may have changed the id on the way, so it is the last one that goes on.
+        let id = call.exchange.id();
+        match (call.into_result(), second) {
+            (Err(Error::TimedOut { .. } | Error::Io { .. }), Some(second)) => {
+                let mut call = Call::new(second, self.format, id, operation, &self.policy);
+                self.sockets.run(std::slice::from_mut(&mut call));
+                Ok((second, call.into_result()?))
+            }
+            (result, _) => Ok((first, result?)),
+        }
+    }
+
+    /// Asks one server and returns its reply, whatever its status.
+    ///
+    /// # Errors
+    /// Any of [`Error`] but [`Error::Refused`] and [`Error::Incomplete`].
+    pub fn ask(&mut self, server: SocketAddr, operation: Operation<'_>) -> Result<Reply, Error> {
+        let mut call = self.call(server, operation);
+        self.sockets.run(std::slice::from_mut(&mut call));
+        call.into_result()
+    }
+
+    /// Asks many servers at the same time. The results are in the order of the servers.
+    pub fn ask_each(
+        &mut self,
+        servers: &[SocketAddr],
+        operation: Operation<'_>,
+    ) -> Vec<Result<Reply, Error>> {
+        let mut calls: Vec<Call> = servers.iter().map(|&server| self.call(server, operation)).collect();
+        self.sockets.run(&mut calls);
+        calls.into_iter().map(Call::into_result).collect()
+    }
+
+    fn ask_well(&mut self, server: SocketAddr, operation: Operation<'_>) -> Result<Reply, Error> {
+        let reply = self.ask(server, operation)?;
+        succeed(server, &reply)?;
+        Ok(reply)
+    }
+
+    fn call(&mut self, server: SocketAddr, operation: Operation<'_>) -> Call {
+        Call::new(server, self.format, self.ids.draw(), operation, &self.policy)
+    }
+
+    /// A random server of the list.
+    pub fn random_server(&mut self) -> SocketAddr {
+        let place = self.random_below(self.servers.len());
+        self.servers[place]
+    }
+
+    /// A random server, and another one in case that it does not reply.
+    fn two_servers(&mut self) -> (SocketAddr, Option<SocketAddr>) {
+        let first = self.random_server();
+        if !self.tries_second_server {
+            return (first, None);
+        }
+        let others: Vec<SocketAddr> =
+            self.servers.iter().copied().filter(|&server| server != first).collect();
+        match others.len() {
+            0 => (first, None),
+            count => (first, Some(others[self.random_below(count)])),
+        }
+    }
+
+    fn random_below(&mut self, bound: usize) -> usize {
+        self.random = self.random.wrapping_add(1);
+        (scramble(self.random) % bound as u64) as usize
+    }
+}
+
+fn parse_key(key: &[u8]) -> Result<Key, Error> {
+    Key::parse(key).map_err(|_| Error::KeyLength(key.len()))
+}
+
+fn succeed(server: SocketAddr, reply: &Reply) -> Result<(), Error> {
+    match reply.status {
+        Status::Success => Ok(()),
+        status => Err(Error::Refused { server, status }),
+    }
+}
+
+/// One exchange with one server.
+#[derive(Debug)]
+struct Call {
+    server: SocketAddr,
+    exchange: Exchange,
+    failure: Option<io::Error>,
+}
+
+impl Call {
+    fn new(
+        server: SocketAddr,
+        format: Format,
+        id: MessageId,
+        operation: Operation<'_>,
+        policy: &RetryPolicy,
+    ) -> Self {
+        let exchange = Exchange::new(&Request { format, id, operation }, policy);
+        Self { server, exchange, failure: None }
+    }
+
+    /// Sends what is due and returns when something is due next; `None` when this call is over.
+    fn advance(&mut self, now: Duration, socket: &UdpSocket) -> Option<Duration> {
+        while self.failure.is_none() {
+            match self.exchange.poll(now) {
+                Step::WaitUntil(time) => return Some(time),
+                Step::Done => return None,
+                Step::Send => self.send(socket),
+            }
+        }
+        None
+    }
+
+    fn send(&mut self, socket: &UdpSocket) {
+        match socket.send_to(self.exchange.datagram(), self.server) {
+            Ok(_) => {}
+            // A datagram that the system could not take now is as good as lost; the retries see to it.
+            Err(error) if is_passing(&error) => {}
+            Err(error) => self.failure = Some(error),
+        }
+    }
+
+    /// Ends a call that has no outcome because its socket failed.
+    fn fail(&mut self, error: &io::Error) {
+        if self.failure.is_none() && self.exchange.outcome().is_none() {
+            self.failure = Some(io::Error::new(error.kind(), error.to_string()));
+        }
+    }
+
+    fn into_result(self) -> Result<Reply, Error> {
+        let server = self.server;
+        if let Some(source) = self.failure {
+            return Err(Error::Io { server, source });
+        }
+        match self.exchange.outcome() {
+            Some(Outcome::Answered(reply)) => Ok(reply),
+            Some(Outcome::Overloaded) => Err(Error::Overloaded(server)),
+            Some(Outcome::TimedOut) | None => {
+                Err(Error::TimedOut { server, attempts: self.exchange.attempts() })
+            }
+        }
+    }
+}
+
+/// The sockets of a client, one per address family, opened when needed and kept.
+#[derive(Debug)]
+struct Sockets {
+    started: Instant,
+    ipv4: Option<UdpSocket>,
+    ipv6: Option<UdpSocket>,
+    buffer: Vec<u8>,
+}
+
+impl Sockets {
+    fn new() -> Self {
+        Self { started: Instant::now(), ipv4: None, ipv6: None, buffer: vec![0; DATAGRAM_BYTES_MAX] }
+    }
+
+    /// Runs calls to their ends: those to IPv4 servers all at once, then those to IPv6 servers.
+    fn run(&mut self, calls: &mut [Call]) {
+        let (mut ipv4, mut ipv6): (Vec<&mut Call>, Vec<&mut Call>) =
+            calls.iter_mut().partition(|call| call.server.is_ipv4());
+        for calls in [&mut ipv4, &mut ipv6] {
+            if let Err(error) = self.run_family(calls) {
+                calls.iter_mut().for_each(|call| call.fail(&error));
+            }
+        }
+    }
+
+    fn run_family(&mut self, calls: &mut [&mut Call]) -> io::Result<()> {
+        let Some(first) = calls.first() else { return Ok(()) };
+        let slot = if first.server.is_ipv4() { &mut self.ipv4 } else { &mut self.ipv6 };
+        let socket = match slot.take() {
+            Some(socket) => socket,
+            None => open(first.server)?,
+        };
+        let socket = slot.insert(socket);
+        loop {
+            let now = self.started.elapsed();
+            let next = calls.iter_mut().filter_map(|call| call.advance(now, socket)).min();
+            let Some(next) = next else { return Ok(()) };
+            let wait = next.saturating_sub(self.started.elapsed()).max(RECEIVE_WAIT_MIN);
+            socket.set_read_timeout(Some(wait))?;
+            let bytes = match socket.recv_from(&mut self.buffer) {
+                Ok((length, _)) => &self.buffer[..length],
+                Err(error) if is_passing(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            let now = self.started.elapsed();
+            // The id tells which call a reply belongs to. Replies to nobody are late or foreign.
+            let _ = calls.iter_mut().any(|call| call.exchange.on_datagram(now, bytes) == Verdict::Accepted);
+        }
+    }
+}
+
+/// A socket that can reach a server and hear any member: bound to all addresses, connected to none.
+fn open(server: SocketAddr) -> io::Result<UdpSocket> {
+    match server {
+        SocketAddr::V4(_) => UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)),
+        SocketAddr::V6(_) => UdpSocket::bind((Ipv6Addr::UNSPECIFIED, 0)),
+    }
+}
+
+/// Errors that say nothing about the next datagram: a time-out, a signal, a full buffer, or the
+/// message of a network that somebody was not there.
+fn is_passing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock
+            | io::ErrorKind::TimedOut
+            | io::ErrorKind::Interrupted
+            | io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionReset
+    )
+}

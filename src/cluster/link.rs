@@ -1,0 +1,70 @@
+//! Sending frames to members: addressing, sequence numbers, sealing.
+
+use super::{ClusterView, FrameLane};
+use crate::ids::{Generation, MemberId};
+use crate::outbox::{Lane, Outbox};
+use crate::peer::{Envelope, FrameKey, Message};
+use crate::time::Instant;
+
+/// This process as a sender of peer frames.
+#[derive(Clone, Debug)]
+pub struct Link {
+    me: MemberId,
+    generation: Generation,
+    key: FrameKey,
+}
+
+impl Link {
+    /// The link of this start of this member.
+    #[must_use]
+    pub fn new(me: MemberId, generation: Generation, cluster_key: &[u8; 32]) -> Self {
+        Self { me, generation, key: FrameKey::peer(cluster_key) }
+    }
+
+    /// The key that frames are sealed with.
+    #[must_use]
+    pub fn key(&self) -> &FrameKey {
+        &self.key
+    }
+
+    /// Sends a message to the member with this index in the view.
+    pub fn send(
+        &self,
+        now: Instant,
+        view: &ClusterView,
+        to: u16,
+        message: &Message<'_>,
+        outbox: &mut Outbox,
+    ) {
+        let member = view.member(to);
+        if message.wants_answer() {
+            member.peer.note_asked(now);
+        }
+        let envelope = Envelope {
+            sender: self.me,
+            generation: self.generation,
+            sequence: member.peer.next_sequence(FrameLane::Peer),
+            sent_at: now,
+        };
+        let lane = match message {
+            Message::Forward { .. } | Message::Reply { .. } => Lane::Forwarding,
+            Message::Write { .. }
+            | Message::Stored { .. }
+            | Message::Undo { .. }
+            | Message::Undone { .. }
+            | Message::Read { .. }
+            | Message::ReadHit { .. }
+            | Message::ReadMiss { .. }
+            | Message::ReadValue { .. }
+            | Message::Hint { .. }
+            | Message::HintStored { .. }
+            | Message::CatchUp { .. }
+            | Message::HintsLeft { .. }
+            | Message::Ping
+            | Message::Pong => Lane::Replication,
+        };
+        outbox.send(lane, member.address, |out| {
+            self.key.seal(&envelope, out, |out| message.encode(out));
+        });
+    }
+}

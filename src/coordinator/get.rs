@@ -1,0 +1,610 @@
+//! GET: fan-out from the front end, first reply wins, and only the front end may say "no such key".
+//!
+//! A replica without the key is always the fastest, so a miss never reaches the client by itself: it
+//! is reported to the front end, which goes on asking and concludes only from what every reachable
+//! holder said. A member that is catching up counts as unknown. One replica is asked to send the
+//! value to the client itself and to tell the front end; in adaptive mode an idle front end asks the
+//! others for their versions meanwhile, so that it knows at once where else the value is. A replica
+//! that is late is backed up by another, within a budget (Dean and Barroso, The Tail at Scale).
+//!
+//! [`ReadOp::decide`] holds the rules and touches nothing.
+
+use super::pending::Next;
+use super::{Arrival, Client, Coordinator, Turn};
+use crate::cluster::{Holder, MemberState};
+use crate::config::{FanOut, ReadRule, ReplyMode, WriteRule};
+use crate::ids::{MemberId, Token, Version};
+use crate::metrics::Metric;
+use crate::peer::{Message, ReadRole};
+use crate::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
+use violet_client::{Key, Response, Status, Value};
+
+/// A read that has not been answered for this long is given up; the client repeats it.
+const READ_MAX: Duration = Duration::from_secs(1);
+/// A front end with at most this many reads in progress counts as idle.
+const IDLE_READS_MAX: usize = 2;
+/// What one hedge costs, and what every read earns: 5 in 100.
+const HEDGE_COST: u64 = 100;
+const HEDGE_EARNED: u64 = 5;
+/// Hedges that may be saved up, times their cost.
+pub const HEDGE_CREDIT_MAX: u64 = 50 * HEDGE_COST;
+
+/// A read that waits for replicas.
+#[derive(Clone, Debug)]
+pub struct ReadOp {
+    client: Client,
+    key: Key,
+    digest: u64,
+    role: ReadRole,
+    quorum: bool,
+    started: Instant,
+    /// How many of the asked say for sure that a key is missing.
+    majority: usize,
+    /// All replicas have been down for so long that nobody waits for them.
+    forgotten: bool,
+    asked: Vec<Asked>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    member: MemberId,
+    primary: bool,
+    state: AskedState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AskedState {
+    Not,
+    /// Asked, in this role, and silent so far.
+    Waiting(ReadRole),
+    /// Asked for the value and late: somebody else is asked too.
+    Late,
+    Hit(Version),
+    /// No value; the version of the removal it remembers, if any.
+    Missed(Version),
+    /// It cannot know.
+    Unknown,
+}
+
+impl Asked {
+    fn is_open(&self) -> bool {
+        matches!(self.state, AskedState::Waiting(_) | AskedState::Late)
+    }
+}
+
+/// What to do next for a read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Decision {
+    Wait,
+    /// Ask the first for the value, the others for their versions.
+    Ask(Vec<MemberId>),
+    NoSuchKey,
+}
+
+impl ReadOp {
+    fn decide(&self) -> Decision {
+        let of_state =
+            |wanted: fn(AskedState) -> bool| self.asked.iter().filter(move |asked| wanted(asked.state));
+        let body = |state| matches!(state, AskedState::Waiting(ReadRole::Answer | ReadRole::Return));
+        if of_state(body).next().is_some() {
+            return Decision::Wait;
+        }
+        let known = of_state(|state| matches!(state, AskedState::Hit(_) | AskedState::Missed(_))).count();
+        let waiting = of_state(|state| matches!(state, AskedState::Waiting(_))).next().is_some();
+        let late = of_state(|state| state == AskedState::Late).next().is_some();
+        if self.quorum && known < self.majority {
+            return if waiting { Decision::Wait } else { self.ask_the_rest() };
+        }
+        if let Some((member, version)) = self.newest_hit()
+            && self.removed() < version
+        {
+            return Decision::Ask(vec![member]);
+        }
+        if self.quorum && self.newest_hit().is_some() {
+            return Decision::NoSuchKey;
+        }
+        if of_state(|state| state == AskedState::Not).next().is_some() {
+            return self.ask_the_rest();
+        }
+        if self.may_say_missing() && !late {
+            return Decision::NoSuchKey;
+        }
+        Decision::Wait
+    }
+
+    fn ask_the_rest(&self) -> Decision {
+        let rest: Vec<MemberId> = self
+            .asked
+            .iter()
+            .filter(|asked| asked.state == AskedState::Not)
+            .map(|asked| asked.member)
+            .collect();
+        if rest.is_empty() { Decision::Wait } else { Decision::Ask(rest) }
+    }
+
+    fn newest_hit(&self) -> Option<(MemberId, Version)> {
+        let hits = self.asked.iter().filter_map(|asked| match asked.state {
+            AskedState::Hit(version) => Some((asked.member, version)),
+            AskedState::Not
+            | AskedState::Waiting(_)
+            | AskedState::Late
+            | AskedState::Missed(_)
+            | AskedState::Unknown => None,
+        });
+        hits.max_by_key(|(_, version)| *version)
+    }
+
+    /// The newest removal that anyone remembers.
+    fn removed(&self) -> Version {
+        let removals = self.asked.iter().filter_map(|asked| match asked.state {
+            AskedState::Missed(removed) => Some(removed),
+            AskedState::Not
+            | AskedState::Waiting(_)
+            | AskedState::Late
+            | AskedState::Hit(_)
+            | AskedState::Unknown => None,
+        });
+        removals.max().unwrap_or_default()
+    }
+
+    /// Whether what was said suffices for "no such key": a majority of the replicas misses, or all
+    /// that can be asked do, a replica among them (or none is left to wait for).
+    fn may_say_missing(&self) -> bool {
+        let missed = |asked: &&Asked| matches!(asked.state, AskedState::Missed(_));
+        let primaries = self.asked.iter().filter(missed).filter(|asked| asked.primary).count();
+        let all = self.asked.iter().all(|asked| missed(&asked));
+        self.majority <= primaries || (all && (0 < primaries || self.forgotten))
+    }
+
+    /// Notes what is known of a member now; says whether a question to it was open.
+    fn set(&mut self, member: MemberId, state: AskedState) -> bool {
+        let Some(asked) = self.asked.iter_mut().find(|asked| asked.member == member) else { return false };
+        let was_open = asked.is_open();
+        asked.state = state;
+        was_open
+    }
+}
+
+impl Coordinator {
+    pub(super) fn start_read(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, key: Key) {
+        self.reply_cache.expire(turn.now);
+        let partition = Self::partition_of(turn, &key);
+        let holders = turn.view.holders(partition, turn.now, self.settings.suspect_after);
+        let holders = holders.as_slice();
+        let here = holders.iter().any(|holder| holder.member == turn.view.me());
+        let quorum = self.settings.read_rule == ReadRule::Quorum;
+        let mut mine = AskedState::Unknown;
+        if here && self.fence.is_active() {
+            mine = match self.replica.meta(partition, &key) {
+                Some(meta) if !meta.removed && !quorum => {
+                    return self.answer_from_here(turn, &arrival.client, partition, &key);
+                }
+                Some(meta) if !meta.removed => AskedState::Hit(meta.version),
+                meta => AskedState::Missed(meta.map_or(Version::default(), |meta| meta.version)),
+            };
+        }
+        if self.reads.is_full() {
+            return self.shed(turn, &arrival.client);
+        }
+        let token = self.reads.token();
+        let mut op = self.read_op(turn, arrival, key, partition, holders, mine);
+        let first = self.first_questions(turn, token, &op, holders);
+        if let (true, Some((&best, others))) = (op.decide() != Decision::NoSuchKey, first.split_first()) {
+            self.ask(turn, token, &mut op, best, others);
+        }
+        self.earn_hedge();
+        self.settle_read(turn, token, op);
+    }
+
+    fn read_op(
+        &self,
+        turn: &Turn<'_>,
+        arrival: &Arrival<'_>,
+        key: Key,
+        partition: u16,
+        holders: &[Holder],
+        mine: AskedState,
+    ) -> ReadOp {
+        let me = turn.view.me();
+        let asked = holders.iter().map(|holder| Asked {
+            member: turn.view.member(holder.member).id,
+            primary: holder.primary,
+            state: if holder.member == me { mine } else { AskedState::Not },
+        });
+        let primaries = turn.view.primaries(partition);
+        let is_forgotten = |member: &u16| match turn.view.member(*member).state {
+            MemberState::Alive => false,
+            MemberState::Down(since) => self.settings.forget_after < turn.now.since(since),
+        };
+        let digest = arrival.request.digest;
+        let mut needs_proxy = arrival.client.needs_proxy;
+        if self.settings.reply_mode == ReplyMode::Auto && self.clients.is_repeated_read(digest) {
+            // It was answered directly before and asks again: perhaps it cannot hear others.
+            self.clients.remember(turn.now, arrival.client.address.ip());
+            needs_proxy = true;
+        }
+        ReadOp {
+            client: arrival.client,
+            key,
+            digest,
+            role: if needs_proxy { ReadRole::Return } else { ReadRole::Answer },
+            quorum: self.settings.read_rule == ReadRule::Quorum,
+            started: turn.now,
+            majority: match self.settings.write_rule {
+                // A write is only known to be at one of them.
+                WriteRule::One => primaries.len(),
+                WriteRule::AllLive | WriteRule::Quorum => self.settings.majority(primaries.len()),
+            },
+            forgotten: primaries.iter().all(is_forgotten),
+            asked: asked.collect(),
+        }
+    }
+
+    /// Whom to ask at first: the best replica for the value, and perhaps others for their versions.
+    fn first_questions(
+        &self,
+        turn: &Turn<'_>,
+        token: Token,
+        op: &ReadOp,
+        holders: &[Holder],
+    ) -> Vec<MemberId> {
+        let me = turn.view.me();
+        let mut others: Vec<&Holder> = holders.iter().filter(|holder| holder.member != me).collect();
+        // Fewest reads in flight first; ties go round, so that no replica is everybody's favourite.
+        let turn_of = |holder: &Holder| (u64::from(holder.member) + token) % holders.len().max(1) as u64;
+        others.sort_by_key(|holder| {
+            let in_flight = turn.view.member(holder.member).peer.reads_in_flight();
+            (!holder.primary, in_flight, turn_of(holder))
+        });
+        let wide = match self.settings.fan_out {
+            FanOut::All => true,
+            FanOut::Adaptive => self.reads.len() <= IDLE_READS_MAX,
+            FanOut::One => false,
+        };
+        let width = if wide || op.quorum { others.len() } else { 1 };
+        others.iter().take(width).map(|holder| turn.view.member(holder.member).id).collect()
+    }
+
+    fn ask(&self, turn: &mut Turn<'_>, token: Token, op: &mut ReadOp, best: MemberId, others: &[MemberId]) {
+        let versions_first = op.quorum && op.newest_hit().is_none();
+        let best_role = if versions_first { ReadRole::Confirm } else { op.role };
+        self.ask_one(turn, token, op, best, best_role);
+        for &member in others {
+            let role = match self.settings.fan_out {
+                FanOut::All if !op.quorum => op.role,
+                FanOut::All | FanOut::Adaptive | FanOut::One => ReadRole::Confirm,
+            };
+            self.ask_one(turn, token, op, member, role);
+        }
+    }
+
+    fn ask_one(&self, turn: &mut Turn<'_>, token: Token, op: &mut ReadOp, member: MemberId, role: ReadRole) {
+        let Some(to) = turn.view.index_of(member) else {
+            op.set(member, AskedState::Unknown);
+            return;
+        };
+        let at_least = op.newest_hit().map_or_else(|| op.removed(), |(_, version)| version);
+        if !op.set(member, AskedState::Waiting(role)) {
+            turn.view.member(to).peer.count_reads(1);
+        }
+        let message = Message::Read {
+            token,
+            role,
+            client: op.client.address,
+            format: op.client.format,
+            id: op.client.id,
+            key: op.key,
+            at_least,
+        };
+        self.link.send(turn.now, turn.view, to, &message, turn.outbox);
+    }
+
+    /// Follows a new read's first decisions until it waits or is over.
+    fn settle_read(&self, turn: &mut Turn<'_>, token: Token, mut op: ReadOp) {
+        match op.decide() {
+            Decision::NoSuchKey => return self.say_missing(turn, &op.client),
+            Decision::Ask(members) if members == [turn.view.member(turn.view.me()).id] => {
+                let partition = Self::partition_of(turn, &op.key);
+                return self.answer_from_here(turn, &op.client, partition, &op.key);
+            }
+            Decision::Ask(members) => {
+                if let Some((&best, others)) = members.split_first() {
+                    self.ask(turn, token, &mut op, best, others);
+                }
+            }
+            Decision::Wait => {}
+        }
+        self.reads.insert(token, turn.now + self.settings.hedge_after, op);
+    }
+
+    fn say_missing(&self, turn: &mut Turn<'_>, client: &Client) {
+        self.answer(turn, client, &Response::of_status(client.id, Status::NoSuchKey));
+    }
+
+    /// This node's own value is the first reply.
+    fn answer_from_here(&self, turn: &mut Turn<'_>, client: &Client, partition: u16, key: &Key) {
+        let mut bytes = Vec::new();
+        let meta = self.replica.read(partition, key, &mut bytes);
+        let Some(meta) = meta.filter(|meta| !meta.removed) else {
+            return self.say_missing(turn, client);
+        };
+        let value = Some(Value { bytes: &bytes, version: meta.client_version });
+        let response = Response { value, ..Response::of_status(client.id, Status::Success) };
+        self.answer(turn, client, &response);
+    }
+
+    /// Another front end's question, at a replica.
+    pub fn on_read(&self, turn: &mut Turn<'_>, from: u16, message: &Message<'_>) {
+        let Message::Read { token, role, client, format, id, key, at_least } = *message else { return };
+        turn.outbox.count(Metric::ReadsServed);
+        let partition = Self::partition_of(turn, &key);
+        let miss = |removed| Message::ReadMiss { token, unknown: !self.fence.is_active(), removed };
+        let mut bytes = Vec::new();
+        let meta = match role {
+            ReadRole::Confirm => self.replica.meta(partition, &key),
+            ReadRole::Answer | ReadRole::Return => self.replica.read(partition, &key, &mut bytes),
+        };
+        let hit = meta.filter(|meta| self.fence.is_active() && !meta.removed && at_least <= meta.version);
+        let Some(meta) = hit else {
+            let removed = meta.filter(|meta| meta.removed).map_or(Version::default(), |meta| meta.version);
+            return self.link.send(turn.now, turn.view, from, &miss(removed), turn.outbox);
+        };
+        let version = meta.version;
+        let value = Value { bytes: &bytes, version: meta.client_version };
+        let message = match role {
+            ReadRole::Confirm => Message::ReadHit { token, version, answered: false },
+            ReadRole::Return => Message::ReadValue { token, version, value },
+            ReadRole::Answer => {
+                let response = Response { value: Some(value), ..Response::of_status(id, Status::Success) };
+                turn.outbox.send(crate::outbox::Lane::Client, client, |out| {
+                    violet_client::wire::encode_response(format, &response, out);
+                });
+                Message::ReadHit { token, version, answered: true }
+            }
+        };
+        self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+    }
+
+    /// A replica has the key; perhaps it has answered the client.
+    pub fn on_read_hit(
+        &self,
+        turn: &mut Turn<'_>,
+        from: u16,
+        token: Token,
+        version: Version,
+        answered: bool,
+    ) {
+        if !answered {
+            return self.on_read_result(turn, from, token, AskedState::Hit(version));
+        }
+        if let Some(op) = self.end_read(turn, token) {
+            turn.outbox.count(Metric::Delegated);
+            self.clients.note_direct_read(op.digest);
+        }
+    }
+
+    /// A replica has sent the value for the client.
+    pub fn on_read_value(&self, turn: &mut Turn<'_>, token: Token, value: Value<'_>) {
+        if let Some(op) = self.end_read(turn, token) {
+            let response = Response::of_status(op.client.id, Status::Success);
+            self.answer(turn, &op.client, &Response { value: Some(value), ..response });
+        }
+    }
+
+    /// A replica does not have the key, or cannot know.
+    pub fn on_read_miss(
+        &self,
+        turn: &mut Turn<'_>,
+        from: u16,
+        token: Token,
+        unknown: bool,
+        removed: Version,
+    ) {
+        let state = if unknown { AskedState::Unknown } else { AskedState::Missed(removed) };
+        #[cfg(test)]
+        if self.settings.bugs.first_miss_wins
+            && let Some(op) = self.end_read(turn, token)
+        {
+            return self.say_missing(turn, &op.client);
+        }
+        self.on_read_result(turn, from, token, state);
+    }
+
+    /// Takes a read out that is settled.
+    fn end_read(&self, turn: &mut Turn<'_>, token: Token) -> Option<ReadOp> {
+        match self.reads.update(token, |_| (Next::Remove, ())) {
+            Some(((), Some(op))) => {
+                self.release(turn, &op);
+                Some(op)
+            }
+            Some(((), None)) | None => {
+                turn.outbox.count(Metric::PeerUnexpected);
+                None
+            }
+        }
+    }
+
+    fn on_read_result(&self, turn: &mut Turn<'_>, from: u16, token: Token, state: AskedState) {
+        let member = turn.view.member(from).id;
+        let me = turn.view.member(turn.view.me()).id;
+        let decided = self.reads.update(token, |op| {
+            let was_open = op.set(member, state);
+            let decision = op.decide();
+            let next = match &decision {
+                Decision::Wait => Next::Keep,
+                Decision::Ask(members) if *members != [me] => {
+                    Next::WakeAt(turn.now + self.settings.hedge_after)
+                }
+                Decision::Ask(_) | Decision::NoSuchKey => Next::Remove,
+            };
+            (next, (was_open, decision))
+        });
+        let Some(((was_open, decision), removed)) = decided else {
+            return turn.outbox.count(Metric::PeerUnexpected);
+        };
+        if was_open {
+            turn.view.member(from).peer.count_reads(-1);
+        }
+        match (decision, removed) {
+            (Decision::NoSuchKey, Some(op)) => {
+                self.release(turn, &op);
+                self.say_missing(turn, &op.client);
+            }
+            (Decision::Ask(_), Some(op)) => {
+                self.release(turn, &op);
+                let partition = Self::partition_of(turn, &op.key);
+                self.answer_from_here(turn, &op.client, partition, &op.key);
+            }
+            (Decision::Ask(members), None) => self.ask_more(turn, token, &members),
+            (Decision::Wait | Decision::NoSuchKey, _) => {}
+        }
+    }
+
+    fn ask_more(&self, turn: &mut Turn<'_>, token: Token, members: &[MemberId]) {
+        let Some((&best, others)) = members.split_first() else { return };
+        let Some((mut op, _)) = self.reads.update(token, |op| (Next::Keep, op.clone())) else { return };
+        self.ask(turn, token, &mut op, best, others);
+        self.reads.update(token, |kept| {
+            // Only what was asked now has changed; answers may have come in meanwhile.
+            for asked in op.asked.iter().filter(|asked| members.contains(&asked.member)) {
+                kept.set(asked.member, asked.state);
+            }
+            (Next::Keep, ())
+        });
+    }
+
+    /// The replicas that were asked and have not spoken no longer count as busy with this read.
+    fn release(&self, turn: &Turn<'_>, op: &ReadOp) {
+        for asked in op.asked.iter().filter(|asked| asked.is_open()) {
+            if let Some(index) = turn.view.index_of(asked.member) {
+                turn.view.member(index).peer.count_reads(-1);
+            }
+        }
+    }
+
+    /// The value is late: ask another replica for it, if the budget allows.
+    pub(super) fn on_read_timeout(&self, turn: &mut Turn<'_>, token: Token) {
+        let over = self.reads.update(token, |op| {
+            if READ_MAX <= turn.now.since(op.started) {
+                return (Next::Remove, ());
+            }
+            (Next::WakeAt(turn.now + self.settings.hedge_after), ())
+        });
+        match over {
+            Some(((), Some(op))) => {
+                self.release(turn, &op);
+                turn.outbox.count(Metric::DroppedUnavailable);
+            }
+            Some(((), None)) if self.spend_hedge() => self.hedge(turn, token),
+            Some(((), None)) | None => {}
+        }
+    }
+
+    fn hedge(&self, turn: &mut Turn<'_>, token: Token) {
+        let me = turn.view.member(turn.view.me()).id;
+        let chosen = self.reads.update(token, |op| {
+            for asked in &mut op.asked {
+                if let AskedState::Waiting(ReadRole::Answer | ReadRole::Return) = asked.state {
+                    asked.state = AskedState::Late;
+                }
+            }
+            let rank = |asked: &Asked| match asked.state {
+                AskedState::Hit(_) => Some(0),
+                AskedState::Waiting(_) => Some(1),
+                AskedState::Not => Some(2),
+                // Perhaps the question or the answer was lost.
+                AskedState::Late => Some(3),
+                AskedState::Unknown => Some(4),
+                AskedState::Missed(_) => None,
+            };
+            let candidates = op.asked.iter().filter(|asked| asked.member != me);
+            let best = candidates.filter_map(|asked| Some((rank(asked)?, asked.member))).min();
+            (Next::Keep, best.map(|(_, member)| member))
+        });
+        if let Some((Some(member), _)) = chosen {
+            turn.outbox.count(Metric::ReadsHedged);
+            self.ask_more(turn, token, &[member]);
+        }
+    }
+
+    fn earn_hedge(&self) {
+        let earn = |credit: u64| Some((credit + HEDGE_EARNED).min(HEDGE_CREDIT_MAX));
+        let _ = self.hedge_credit.try_update(Ordering::Relaxed, Ordering::Relaxed, earn);
+    }
+
+    fn spend_hedge(&self) -> bool {
+        let spend = |credit: u64| credit.checked_sub(HEDGE_COST);
+        self.hedge_credit.try_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use AskedState::{Hit, Late, Missed, Not, Unknown, Waiting};
+    use expect_test::{Expect, expect};
+    use violet_client::{Format, MessageId};
+
+    fn at(time: u64) -> Version {
+        Version { time, writer: 0 }
+    }
+
+    fn check(quorum: bool, states: &[AskedState], expected: Expect) {
+        let client = Client {
+            address: "127.0.0.1:1".parse().expect("an address"),
+            format: Format::Raw,
+            id: MessageId([0; 16]),
+            front_end: None,
+            needs_proxy: false,
+        };
+        let asked = (1..).zip(states).map(|(id, state)| Asked {
+            member: MemberId(id << 48),
+            primary: true,
+            state: *state,
+        });
+        let op = ReadOp {
+            client,
+            key: Key::parse(b"k").expect("short enough"),
+            digest: 0,
+            role: ReadRole::Answer,
+            quorum,
+            started: Instant::ZERO,
+            majority: 2,
+            forgotten: false,
+            asked: asked.collect(),
+        };
+        expected.assert_eq(&format!("{:?}", op.decide()));
+    }
+
+    #[test]
+    fn first_read() {
+        let miss = Missed(Version::default());
+        let body = Waiting(ReadRole::Answer);
+        let version = Waiting(ReadRole::Confirm);
+        check(false, &[miss, Not, Not], expect!["Ask([m0002, m0003])"]);
+        check(false, &[miss, body, version], expect!["Wait"]);
+        check(false, &[miss, miss, version], expect!["NoSuchKey"]);
+        check(false, &[miss, miss, miss], expect!["NoSuchKey"]);
+        check(false, &[miss, Unknown, Unknown], expect!["Wait"]);
+        check(false, &[Unknown, miss, miss], expect!["NoSuchKey"]);
+        check(false, &[miss, Late, Hit(at(5))], expect!["Ask([m0003])"]);
+        check(false, &[miss, Late, miss], expect!["Wait"]);
+        check(false, &[Missed(at(6)), Hit(at(5)), Not], expect!["Ask([m0003])"]);
+        check(false, &[Missed(at(6)), Hit(at(5)), Hit(at(7))], expect!["Ask([m0003])"]);
+        check(false, &[miss], expect!["NoSuchKey"]);
+        check(false, &[], expect!["Wait"]);
+    }
+
+    #[test]
+    fn quorum_read() {
+        let miss = Missed(Version::default());
+        let version = Waiting(ReadRole::Confirm);
+        check(true, &[Hit(at(5)), version, version], expect!["Wait"]);
+        check(true, &[Hit(at(5)), Hit(at(6)), version], expect!["Ask([m0002])"]);
+        check(true, &[Hit(at(5)), miss, version], expect!["Ask([m0001])"]);
+        check(true, &[Hit(at(5)), Missed(at(6)), version], expect!["NoSuchKey"]);
+        check(true, &[miss, miss, version], expect!["NoSuchKey"]);
+        check(true, &[miss, Unknown, Unknown], expect!["Wait"]);
+    }
+}

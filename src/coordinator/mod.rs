@@ -1,0 +1,476 @@
+//! The request path: what a front end does with a client's datagram, and how the coordinator drives
+//! one operation over the replicas.
+//!
+//! [`Coordinator::on_datagram`] decodes and dispatches. A mutation goes to the first usable member of
+//! its key's preference list (`put`), a read fans out from the front end (`get`). What must wait for
+//! another member sits in a [`pending`] table with a deadline. Every request is settled in the loss
+//! ledger exactly once: answered, passed on, or dropped under one reason.
+
+pub mod clients;
+pub mod get;
+pub mod pending;
+pub mod put;
+pub mod reply_cache;
+
+use crate::cluster::ClusterView;
+use crate::cluster::fence::Fence;
+use crate::cluster::link::Link;
+use crate::config::{Config, FanOut, ReadRule, ReplyMode, WriteRule};
+use crate::ids::{HybridClock, MemberId, RequestKey, Token};
+use crate::metrics::Metric;
+use crate::outbox::{Datagram, Lane, Outbox};
+use crate::peer::{ClientAddress, Message};
+use crate::replica::Replica;
+use crate::time::{Duration, Instant};
+use clients::Clients;
+use get::ReadOp;
+use pending::Pending;
+use put::WriteOp;
+use reply_cache::{Admission, Progress, ReplyCache};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use violet_client::wire::{self, Accept, DropReason, Format, Rejected};
+use violet_client::{Key, MessageId, Operation, Request, Response, Status, Value};
+
+/// Most members that a request passes through on its way to its coordinator.
+const HOPS_MAX: u8 = 4;
+/// What an overloaded node tells a protobuf client to wait.
+const OVERLOAD_WAIT_MS: i32 = 100;
+
+/// The settings of the request path, as they are used.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    replicas: usize,
+    write_rule: WriteRule,
+    read_rule: ReadRule,
+    fan_out: FanOut,
+    reply_mode: ReplyMode,
+    accept: Accept,
+    hint_after: Duration,
+    hedge_after: Duration,
+    suspect_after: Duration,
+    forget_after: Duration,
+    patience: Duration,
+    /// Planted bugs, for proving that the simulator's checker finds them.
+    #[cfg(test)]
+    pub bugs: crate::sim::Bugs,
+}
+
+impl Settings {
+    /// The part of the configuration that the request path needs.
+    #[must_use]
+    pub fn new(config: &Config) -> Self {
+        Self {
+            replicas: config.replicas,
+            write_rule: config.write_rule,
+            read_rule: config.read_rule,
+            fan_out: config.fan_out,
+            reply_mode: config.reply_mode,
+            accept: match config.protocol {
+                crate::config::Protocol::Auto => Accept::Auto,
+                crate::config::Protocol::Raw => Accept::Raw,
+                crate::config::Protocol::Protobuf => Accept::Protobuf,
+            },
+            hint_after: Duration::from_millis(config.hint_after_ms),
+            hedge_after: Duration::from_millis(config.hedge_after_ms),
+            suspect_after: Duration::from_millis(config.suspect_after_ms),
+            forget_after: Duration::from_millis(config.forget_after_ms),
+            patience: Duration::from_millis(config.patience_ms),
+            #[cfg(test)]
+            bugs: crate::sim::Bugs::default(),
+        }
+    }
+
+    /// A majority of the replicas.
+    fn majority(&self, primaries: usize) -> usize {
+        self.replicas.min(primaries) / 2 + 1
+    }
+}
+
+/// What a handler works with: the moment, the cluster, and where to put what is to be sent.
+#[derive(Debug)]
+pub struct Turn<'a> {
+    /// Now.
+    pub now: Instant,
+    /// The cluster as this turn sees it.
+    pub view: &'a ClusterView,
+    /// What is to be sent and counted.
+    pub outbox: &'a mut Outbox,
+}
+
+/// Who asked, and how it can be answered.
+#[derive(Clone, Copy, Debug)]
+pub struct Client {
+    /// Where it sent from.
+    address: SocketAddr,
+    format: Format,
+    id: MessageId,
+    /// The front end that passed the request on; `None` when this node is it.
+    front_end: Option<MemberId>,
+    /// It takes replies only from its front end.
+    needs_proxy: bool,
+}
+
+/// A mutation or read on its way through this node.
+#[derive(Clone, Copy, Debug)]
+struct Arrival<'a> {
+    client: Client,
+    request: RequestKey,
+    datagram: &'a [u8],
+    waited: Duration,
+    hops: u8,
+}
+
+/// Drives requests; shared by all workers.
+#[derive(Debug)]
+pub struct Coordinator {
+    /// The settings in force.
+    pub settings: Settings,
+    pid: u32,
+    link: Link,
+    clock: HybridClock,
+    replica: Arc<Replica>,
+    fence: Arc<Fence>,
+    reply_cache: ReplyCache,
+    clients: Clients,
+    writes: Pending<WriteOp>,
+    reads: Pending<ReadOp>,
+    /// Smoothed time until a replica acknowledges, in nanoseconds.
+    ack_nanos: AtomicU64,
+    /// Reads that may still be hedged, in hundredths.
+    hedge_credit: AtomicU64,
+}
+
+/// What a coordinator is built from.
+#[derive(Debug)]
+pub struct Parts {
+    /// Settings.
+    pub settings: Settings,
+    /// The operating system's process id.
+    pub pid: u32,
+    /// How frames are sent.
+    pub link: Link,
+    /// Assigns versions.
+    pub clock: HybridClock,
+    /// This node's data.
+    pub replica: Arc<Replica>,
+    /// Whether that data may be served.
+    pub fence: Arc<Fence>,
+    /// Records of mutations.
+    pub reply_cache: ReplyCache,
+    /// Most operations in progress.
+    pub pending_max: usize,
+    /// Seed of the tables' hashing.
+    pub seed: u64,
+}
+
+impl Coordinator {
+    /// A coordinator.
+    #[must_use]
+    pub fn new(parts: Parts) -> Self {
+        Self {
+            settings: parts.settings,
+            pid: parts.pid,
+            link: parts.link,
+            clock: parts.clock,
+            replica: parts.replica,
+            fence: parts.fence,
+            reply_cache: parts.reply_cache,
+            clients: Clients::default(),
+            writes: Pending::new(parts.pending_max, parts.seed),
+            reads: Pending::new(parts.pending_max, parts.seed),
+            ack_nanos: AtomicU64::new(0),
+            hedge_credit: AtomicU64::new(get::HEDGE_CREDIT_MAX),
+        }
+    }
+
+    /// A client's datagram, at its front end. Returns the client when it asks for STATS: only the
+    /// caller sees the whole process.
+    pub fn on_datagram(&self, turn: &mut Turn<'_>, datagram: &Datagram<'_>) -> Option<Client> {
+        let waited = turn.now.since(datagram.received_at);
+        if self.settings.patience < waited {
+            turn.outbox.count(Metric::DroppedOld);
+            return None;
+        }
+        let request = match wire::decode_request(datagram.bytes, self.settings.accept) {
+            Ok(request) => request,
+            Err(rejected) => {
+                self.reject(turn, datagram.from, rejected);
+                return None;
+            }
+        };
+        let needs_proxy = match self.settings.reply_mode {
+            ReplyMode::Direct => false,
+            ReplyMode::Proxy => true,
+            ReplyMode::Auto => self.clients.needs_proxy(turn.now, datagram.from.ip()),
+        };
+        let client = Client {
+            address: datagram.from,
+            format: request.format,
+            id: request.id,
+            front_end: None,
+            needs_proxy,
+        };
+        let arrival = Arrival {
+            client,
+            request: RequestKey::of(request.id, datagram.bytes),
+            datagram: datagram.bytes,
+            waited,
+            hops: 0,
+        };
+        turn.outbox.count(match request.operation {
+            Operation::Put { .. } => Metric::RequestsPut,
+            Operation::Get { .. } => Metric::RequestsGet,
+            Operation::Remove { .. } => Metric::RequestsRemove,
+            _ => Metric::RequestsOther,
+        });
+        if request.operation == Operation::GetStats {
+            return Some(client);
+        }
+        self.dispatch(turn, &arrival, &request);
+        None
+    }
+
+    /// A request that another member's front end passed on.
+    pub fn on_forward(
+        &self,
+        turn: &mut Turn<'_>,
+        front_end: MemberId,
+        client: ClientAddress,
+        waited: Duration,
+        hops: u8,
+        datagram: &Datagram<'_>,
+    ) {
+        turn.outbox.count(Metric::ForwardsReceived);
+        let waited = waited + turn.now.since(datagram.received_at);
+        if self.settings.patience < waited {
+            return turn.outbox.count(Metric::DroppedOld);
+        }
+        let Ok(request) = wire::decode_request(datagram.bytes, Accept::Auto) else {
+            return turn.outbox.count(Metric::DroppedTooShort);
+        };
+        let arrival = Arrival {
+            client: Client {
+                address: client.address,
+                format: request.format,
+                id: request.id,
+                front_end: Some(front_end),
+                needs_proxy: client.needs_proxy,
+            },
+            request: RequestKey::of(request.id, datagram.bytes),
+            datagram: datagram.bytes,
+            waited,
+            hops,
+        };
+        self.dispatch(turn, &arrival, &request);
+    }
+
+    fn dispatch(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, request: &Request<'_>) {
+        let mut answer = |response: Response<'_>| self.answer(turn, &arrival.client, &response);
+        let response = Response::of_status(request.id, Status::Success);
+        match request.operation {
+            Operation::Put { key, value } => self.route_write(turn, arrival, key, Some(value)),
+            Operation::Remove { key } => self.route_write(turn, arrival, key, None),
+            Operation::Get { key } => self.start_read(turn, arrival, key),
+            Operation::Wipeout => self.wipe(turn, arrival),
+            Operation::Shutdown => {
+                self.answer(turn, &arrival.client, &response);
+                turn.outbox.request_exit();
+            }
+            Operation::IsAlive => answer(response),
+            Operation::GetPid => answer(Response { pid: i32::try_from(self.pid).ok(), ..response }),
+            Operation::GetMembershipCount => {
+                let count = i32::try_from(turn.view.alive_count()).ok();
+                self.answer(turn, &arrival.client, &Response { membership_count: count, ..response });
+            }
+            Operation::GetMembershipList => {
+                let text = list_members(turn.view);
+                self.answer_text(turn, &arrival.client, &text);
+            }
+            // Answered by the node at the front end; nobody passes it on.
+            Operation::GetStats => answer(Response::of_status(request.id, Status::UnknownCommand)),
+            Operation::Unknown(_) => {
+                answer(Response::of_status(request.id, Status::UnknownCommand));
+            }
+        }
+    }
+
+    /// Answers a client of this front end with text, cut to what a value may hold.
+    pub fn answer_text(&self, turn: &mut Turn<'_>, client: &Client, text: &str) {
+        let max = match client.format {
+            Format::Raw => wire::RAW_VALUE_BYTES_MAX,
+            Format::Protobuf => wire::PROTOBUF_VALUE_BYTES_MAX,
+        };
+        let bytes = &text.as_bytes()[..text.len().min(max)];
+        let value = Some(Value { bytes, version: 0 });
+        let response = Response { value, ..Response::of_status(client.id, Status::Success) };
+        self.answer(turn, client, &response);
+    }
+
+    fn reject(&self, turn: &mut Turn<'_>, from: SocketAddr, rejected: Rejected) {
+        match rejected {
+            Rejected::Drop(reason) => turn.outbox.count(match reason {
+                DropReason::TooShort => Metric::DroppedTooShort,
+                DropReason::Checksum => Metric::DroppedChecksum,
+                DropReason::NotProtobuf => Metric::DroppedNotProtobuf,
+            }),
+            Rejected::Answer { format, id, status } => {
+                let client = Client { address: from, format, id, front_end: None, needs_proxy: false };
+                self.answer(turn, &client, &Response::of_status(id, status));
+            }
+        }
+    }
+
+    /// Sends the reply of a request, the way its client can take it, and settles it in the ledger.
+    fn answer(&self, turn: &mut Turn<'_>, client: &Client, response: &Response<'_>) {
+        turn.outbox.count(Metric::Answered);
+        self.reply(turn, client, response, false);
+    }
+
+    fn reply(&self, turn: &mut Turn<'_>, client: &Client, response: &Response<'_>, remember: bool) {
+        let front_end = client.front_end.filter(|_| client.needs_proxy || remember);
+        if let Some(front_end) = front_end.and_then(|member| turn.view.index_of(member)) {
+            turn.outbox.count(Metric::RepliesProxied);
+            let mut datagram = Vec::new();
+            wire::encode_response(client.format, response, &mut datagram);
+            let message = Message::Reply { client: client.address, remember, datagram: &datagram };
+            self.link.send(turn.now, turn.view, front_end, &message, turn.outbox);
+        } else {
+            turn.outbox.send(Lane::Client, client.address, |out| {
+                wire::encode_response(client.format, response, out);
+            });
+        }
+    }
+
+    /// A reply that this front end is to pass on.
+    pub fn on_reply(&self, turn: &mut Turn<'_>, client: SocketAddr, remember: bool, datagram: &[u8]) {
+        turn.outbox.count(Metric::RepliesForeign);
+        if remember {
+            self.clients.remember(turn.now, client.ip());
+        }
+        turn.outbox.send(Lane::Client, client, |out| out.extend_from_slice(datagram));
+    }
+
+    /// A request that cannot be taken now: protobuf clients are told to wait, raw clients are not
+    /// told anything, because an error code ends their run.
+    fn shed(&self, turn: &mut Turn<'_>, client: &Client) {
+        turn.outbox.count(Metric::ShedPending);
+        if client.format == Format::Protobuf {
+            let response = Response::of_status(client.id, Status::Overload);
+            let response = Response { overload_wait_ms: Some(OVERLOAD_WAIT_MS), ..response };
+            self.reply(turn, client, &response, false);
+        }
+    }
+
+    /// Looks a mutation up before it starts. `Ok` = it is new and now recorded as running, or it was
+    /// replicated by a coordinator that may not have finished it (`true`). `Err` = it is settled.
+    fn admit(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, token: Token) -> Result<bool, ()> {
+        match self.reply_cache.begin(turn.now, arrival.request, token) {
+            Admission::New => Ok(false),
+            #[cfg(test)]
+            Admission::Known(_) if self.settings.bugs.no_dedup => Ok(false),
+            Admission::Known(Progress::Replicated) => {
+                self.reply_cache.record(turn.now, arrival.request, Progress::Running(token));
+                Ok(true)
+            }
+            Admission::Known(Progress::Running(_)) => {
+                turn.outbox.count(Metric::DroppedDuplicate);
+                Err(())
+            }
+            Admission::Known(Progress::Done(status)) => {
+                turn.outbox.count(Metric::RepliesRepeated);
+                turn.outbox.count(Metric::Answered);
+                // It was answered before and asks again: perhaps it cannot hear us.
+                let remember = self.settings.reply_mode == ReplyMode::Auto;
+                let response = Response::of_status(arrival.client.id, status);
+                self.reply(turn, &arrival.client, &response, remember);
+                Err(())
+            }
+            Admission::Full => {
+                self.shed(turn, &arrival.client);
+                Err(())
+            }
+        }
+    }
+
+    /// WIPEOUT: this node forgets what it holds, once per request.
+    fn wipe(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>) {
+        if self.admit(turn, arrival, self.writes.token()).is_err() {
+            return;
+        }
+        self.replica.wipe(self.clock.next(turn.now));
+        self.reply_cache.record(turn.now, arrival.request, Progress::Done(Status::Success));
+        self.answer(turn, &arrival.client, &Response::of_status(arrival.client.id, Status::Success));
+    }
+
+    /// Passes a request on to another member, which answers the client.
+    fn forward(&self, turn: &mut Turn<'_>, to: u16, arrival: &Arrival<'_>) {
+        if arrival.hops == HOPS_MAX {
+            return turn.outbox.count(Metric::DroppedHops);
+        }
+        turn.outbox.count(Metric::Forwarded);
+        let client =
+            ClientAddress { address: arrival.client.address, needs_proxy: arrival.client.needs_proxy };
+        let message = Message::Forward {
+            client,
+            front_end: arrival.client.front_end.unwrap_or(turn.view.member(turn.view.me()).id),
+            waited_ms: u32::try_from(arrival.waited.as_millis()).unwrap_or(u32::MAX),
+            hops: arrival.hops + 1,
+            datagram: arrival.datagram,
+        };
+        self.link.send(turn.now, turn.view, to, &message, turn.outbox);
+    }
+
+    /// Works off the deadlines that have come, a bounded number of them.
+    pub fn tick(&self, turn: &mut Turn<'_>) {
+        const DUE_MAX: usize = 1_024;
+        for _ in 0..DUE_MAX {
+            let Some(token) = self.writes.due(turn.now) else { break };
+            self.on_write_timeout(turn, token);
+        }
+        for _ in 0..DUE_MAX {
+            let Some(token) = self.reads.due(turn.now) else { break };
+            self.on_read_timeout(turn, token);
+        }
+    }
+
+    /// The earliest deadline.
+    #[must_use]
+    pub fn next_deadline(&self) -> Instant {
+        self.writes.earliest().min(self.reads.earliest())
+    }
+
+    /// Operations in progress: writes, reads.
+    #[must_use]
+    pub fn in_progress(&self) -> (usize, usize) {
+        (self.writes.len(), self.reads.len())
+    }
+
+    /// Requests that entered and are not settled: the ledger's remainder, counted by itself.
+    #[must_use]
+    pub fn unanswered(&self) -> usize {
+        self.writes.count(WriteOp::is_unanswered) + self.reads.len()
+    }
+
+    /// Bytes taken by the reply cache.
+    #[must_use]
+    pub fn reply_cache_bytes(&self) -> usize {
+        self.reply_cache.bytes()
+    }
+
+    fn partition_of(turn: &Turn<'_>, key: &Key) -> u16 {
+        turn.view.partition_of(key.as_bytes())
+    }
+}
+
+fn list_members(view: &ClusterView) -> String {
+    let state = |member: &crate::cluster::Member| match member.state {
+        crate::cluster::MemberState::Alive => "alive",
+        crate::cluster::MemberState::Down(_) => "down",
+    };
+    let mut lines: Vec<String> =
+        view.members().iter().map(|member| format!("{} {}\n", member.address, state(member))).collect();
+    lines.sort_unstable();
+    lines.concat()
+}

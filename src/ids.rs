@@ -1,0 +1,101 @@
+//! Names of members, versions and requests.
+
+use crate::time::Instant;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use violet_client::MessageId;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// A member's stable name: a hash of its advertised address, the same on every machine and after
+/// every restart. Placement depends on it; what changes at a restart is the [`Generation`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct MemberId(pub u64);
+
+impl MemberId {
+    /// The name of the member at this address.
+    #[must_use]
+    pub fn of(address: SocketAddr) -> Self {
+        Self(xxh3_64(address.to_string().as_bytes()))
+    }
+}
+
+impl fmt::Debug for MemberId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "m{:04x}", self.0 >> 48)
+    }
+}
+
+/// Which start of a member's process: milliseconds since the epoch, larger at every start.
+pub type Generation = u64;
+
+/// When a value was written: a hybrid logical clock (Kulkarni et al. 2014), here one number of
+/// nanoseconds that never repeats on a node, and the writer, new at every start. The larger wins.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Version {
+    /// Nanoseconds since the epoch, pushed ahead of every version its writer has seen.
+    pub time: u64,
+    /// The process that assigned it; a random number drawn at its start.
+    pub writer: u64,
+}
+
+impl fmt::Debug for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}@{:04x}", self.time, self.writer >> 48)
+    }
+}
+
+/// Assigns versions: later than the clock, later than every version seen, never the same twice.
+#[derive(Debug)]
+pub struct HybridClock {
+    last: AtomicU64,
+    writer: u64,
+}
+
+impl HybridClock {
+    /// The clock of a process that just started; `writer` is new at every start.
+    #[must_use]
+    pub fn new(writer: u64) -> Self {
+        Self { last: AtomicU64::new(0), writer }
+    }
+
+    /// The next version.
+    pub fn next(&self, now: Instant) -> Version {
+        let step = |last: u64| Some((last + 1).max(now.as_nanos()));
+        let before = self.last.try_update(Ordering::Relaxed, Ordering::Relaxed, step);
+        let before = before.expect("every step has a result");
+        Version { time: (before + 1).max(now.as_nanos()), writer: self.writer }
+    }
+
+    /// Takes note of a time that someone else assigned.
+    pub fn observe(&self, time: u64) {
+        self.last.fetch_max(time, Ordering::Relaxed);
+    }
+}
+
+/// What makes two datagrams the same request: the client's id *and* the bytes. Real clients reuse
+/// ids (some draw them from 16 bits), and repeats of one request are identical to the byte.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestKey {
+    /// The client's id.
+    pub id: MessageId,
+    /// Hash of the whole datagram.
+    pub digest: u64,
+}
+
+impl RequestKey {
+    /// The key of a request datagram.
+    #[must_use]
+    pub fn of(id: MessageId, datagram: &[u8]) -> Self {
+        Self { id, digest: xxh3_64(datagram) }
+    }
+}
+
+impl fmt::Debug for RequestKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}/{:016x}", self.id, self.digest)
+    }
+}
+
+/// An operation in progress at the node that drives it; unique in that process.
+pub type Token = u64;

@@ -1,0 +1,714 @@
+//! Frames between members: what they say, and the envelope that proves who said it.
+//!
+//! ```text
+//! magic(4) tag(16) sender(8) generation(8) sequence(8) sent_at(8) kind(1) body
+//! ```
+//!
+//! The tag is a keyed BLAKE3 hash, cut to 16 bytes, over everything behind it, under a key derived
+//! from the cluster's key (one for each magic). Sequence numbers run per sender and receiver; the
+//! receiver's window ([`crate::cluster::Peer::accept`]) refuses what it has seen, and the send time
+//! refuses what was on its way for too long. A client's address is only ever taken from here.
+//!
+//! Deliberately not here: compatibility. All members of a cluster run the same version.
+
+use crate::ids::{Generation, MemberId, RequestKey, Token, Version};
+use crate::time::Instant;
+use std::net::{IpAddr, SocketAddr};
+use violet_client::wire::{Format, Key, MESSAGE_ID_BYTES, MessageId, Value};
+
+/// First bytes of a frame of the peer lane; the kernel steers by them.
+pub const PEER_MAGIC: [u8; 4] = *b"VltP";
+/// First bytes of a frame of the gossip lane.
+pub const GOSSIP_MAGIC: [u8; 4] = *b"VltG";
+
+const TAG_BYTES: usize = 16;
+const SEALED_FROM: usize = PEER_MAGIC.len() + TAG_BYTES;
+/// Bytes before the body.
+pub const ENVELOPE_BYTES: usize = SEALED_FROM + 4 * 8;
+
+/// The keys of one lane's frames.
+#[derive(Clone)]
+pub struct FrameKey {
+    magic: [u8; 4],
+    key: [u8; 32],
+}
+
+impl std::fmt::Debug for FrameKey {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("FrameKey")
+    }
+}
+
+/// Who sent a frame, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// The sender's name.
+    pub sender: MemberId,
+    /// Which start of the sender.
+    pub generation: Generation,
+    /// Counts the frames from this sender to this receiver.
+    pub sequence: u64,
+    /// When it was sent, on the sender's clock.
+    pub sent_at: Instant,
+}
+
+impl FrameKey {
+    /// The key for frames of the peer lane.
+    #[must_use]
+    pub fn peer(cluster_key: &[u8; 32]) -> Self {
+        Self { magic: PEER_MAGIC, key: blake3::derive_key("violet peer frames", cluster_key) }
+    }
+
+    /// The key for frames of the gossip lane.
+    #[must_use]
+    pub fn gossip(cluster_key: &[u8; 32]) -> Self {
+        Self { magic: GOSSIP_MAGIC, key: blake3::derive_key("violet gossip frames", cluster_key) }
+    }
+
+    /// Whether these bytes claim to be a frame of this lane.
+    #[must_use]
+    pub fn claims(&self, bytes: &[u8]) -> bool {
+        bytes.starts_with(&self.magic)
+    }
+
+    /// Appends a frame whose body `body` appends.
+    pub fn seal(&self, envelope: &Envelope, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+        let start = out.len();
+        out.extend_from_slice(&self.magic);
+        out.extend_from_slice(&[0; TAG_BYTES]);
+        for number in [envelope.sender.0, envelope.generation, envelope.sequence, envelope.sent_at.as_nanos()]
+        {
+            out.extend_from_slice(&number.to_le_bytes());
+        }
+        body(out);
+        let tag = self.tag(&out[start + SEALED_FROM..]);
+        out[start + self.magic.len()..start + SEALED_FROM].copy_from_slice(&tag);
+    }
+
+    /// Checks the tag and returns the envelope and the body; `None` when it is not authentic.
+    #[must_use]
+    pub fn open<'a>(&self, bytes: &'a [u8]) -> Option<(Envelope, &'a [u8])> {
+        if bytes.len() < ENVELOPE_BYTES || !self.claims(bytes) {
+            return None;
+        }
+        let claimed = bytes[self.magic.len()..].first_chunk::<TAG_BYTES>()?;
+        if !constant_time_eq::constant_time_eq_16(claimed, &self.tag(&bytes[SEALED_FROM..])) {
+            return None;
+        }
+        let mut reader = Reader(&bytes[SEALED_FROM..]);
+        let envelope = Envelope {
+            sender: MemberId(reader.u64()?),
+            generation: reader.u64()?,
+            sequence: reader.u64()?,
+            sent_at: Instant::from_nanos(reader.u64()?),
+        };
+        Some((envelope, reader.0))
+    }
+
+    fn tag(&self, sealed: &[u8]) -> [u8; TAG_BYTES] {
+        let hash = blake3::keyed_hash(&self.key, sealed);
+        *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
+    }
+}
+
+/// A client as members tell each other about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddress {
+    /// Where it sent from.
+    pub address: SocketAddr,
+    /// It cannot take replies from other addresses than the one it asked.
+    pub needs_proxy: bool,
+}
+
+/// What a read is to do with a hit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadRole {
+    /// Send the value to the client, and tell the front end.
+    Answer,
+    /// Send the value to the front end.
+    Return,
+    /// Tell the front end the version only.
+    Confirm,
+}
+
+/// A write as members pass it on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write<'a> {
+    /// Where.
+    pub key: Key,
+    /// Which version.
+    pub version: Version,
+    /// The value, or `None` for a removal.
+    pub value: Option<Value<'a>>,
+    /// The client's request, so that whoever coordinates next knows that it is done.
+    pub request: RequestKey,
+}
+
+/// What a replica says about a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteOutcome {
+    /// It is kept, or something newer is.
+    Applied,
+    /// There is no memory for it.
+    NoSpace,
+    /// The node was wiped later than this version; nothing older than this time can be written.
+    BelowWipe(u64),
+}
+
+/// What members say to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message<'a> {
+    /// A client's request, for the coordinator.
+    Forward {
+        /// Who asked.
+        client: ClientAddress,
+        /// The member that it asked.
+        front_end: MemberId,
+        /// How long it waited so far, in milliseconds.
+        waited_ms: u32,
+        /// How many members passed it on.
+        hops: u8,
+        /// The client's datagram.
+        datagram: &'a [u8],
+    },
+    /// A reply for a client that takes replies only from its front end.
+    Reply {
+        /// Who asked.
+        client: SocketAddr,
+        /// The client has shown that it needs this; remember it.
+        remember: bool,
+        /// The reply's datagram.
+        datagram: &'a [u8],
+    },
+    /// Keep this write.
+    Write {
+        /// The coordinator's operation.
+        token: Token,
+        /// What to keep.
+        write: Write<'a>,
+        /// Keep it as a hint for this absent member too.
+        hint_for: Option<MemberId>,
+        /// It replaces a value at the coordinator, or removes one: memory set aside may be used.
+        replaces: bool,
+        /// Only if the key has a value here (a removal of a key that the coordinator does not hold).
+        only_if_present: bool,
+    },
+    /// Answer to [`Message::Write`].
+    Stored {
+        /// The coordinator's operation.
+        token: Token,
+        /// What became of it.
+        outcome: WriteOutcome,
+        /// The key had a value here before.
+        existed: bool,
+    },
+    /// Take back a write that another replica had no space for.
+    Undo {
+        /// The coordinator's operation.
+        token: Token,
+        /// Where.
+        key: Key,
+        /// Everything up to this version goes.
+        version: Version,
+        /// The client's request, which counts as never done.
+        request: RequestKey,
+    },
+    /// Answer to [`Message::Undo`].
+    Undone {
+        /// The coordinator's operation.
+        token: Token,
+    },
+    /// Look a key up.
+    Read {
+        /// The front end's operation.
+        token: Token,
+        /// What to do with a hit.
+        role: ReadRole,
+        /// Who asked.
+        client: SocketAddr,
+        /// The layout of the reply.
+        format: Format,
+        /// The id to reply to.
+        id: MessageId,
+        /// Which key.
+        key: Key,
+        /// Anything older counts as a miss.
+        at_least: Version,
+    },
+    /// The key has a value here.
+    ReadHit {
+        /// The front end's operation.
+        token: Token,
+        /// Its version.
+        version: Version,
+        /// The client has been answered.
+        answered: bool,
+    },
+    /// The key has no value here.
+    ReadMiss {
+        /// The front end's operation.
+        token: Token,
+        /// This node is catching up: its miss means nothing.
+        unknown: bool,
+        /// The version of the removal, if this node remembers one.
+        removed: Version,
+    },
+    /// The value, for the front end to pass on.
+    ReadValue {
+        /// The front end's operation.
+        token: Token,
+        /// Its version.
+        version: Version,
+        /// The value.
+        value: Value<'a>,
+    },
+    /// Deliver a write that was kept for the receiver.
+    Hint {
+        /// What was kept.
+        write: Write<'a>,
+    },
+    /// Answer to [`Message::Hint`]: it, or something newer, is kept.
+    HintStored {
+        /// Which key.
+        key: Key,
+        /// Which version.
+        version: Version,
+    },
+    /// The sender was away; how many hints are left for it?
+    CatchUp {
+        /// Which of its catch-ups.
+        round: u64,
+    },
+    /// Answer to [`Message::CatchUp`].
+    HintsLeft {
+        /// Which catch-up.
+        round: u64,
+        /// How many hints the sender still keeps for the receiver.
+        hints: u64,
+    },
+    /// Are you there?
+    Ping,
+    /// Yes.
+    Pong,
+}
+
+impl<'a> Message<'a> {
+    /// Whether the receiver sends something back to the sender.
+    #[must_use]
+    pub fn wants_answer(&self) -> bool {
+        match self {
+            Self::Forward { .. }
+            | Self::Write { .. }
+            | Self::Undo { .. }
+            | Self::Read { .. }
+            | Self::Hint { .. }
+            | Self::CatchUp { .. }
+            | Self::Ping => true,
+            Self::Reply { .. }
+            | Self::Stored { .. }
+            | Self::Undone { .. }
+            | Self::ReadHit { .. }
+            | Self::ReadMiss { .. }
+            | Self::ReadValue { .. }
+            | Self::HintStored { .. }
+            | Self::HintsLeft { .. }
+            | Self::Pong => false,
+        }
+    }
+
+    /// Appends the message.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Forward { client, front_end, waited_ms, hops, datagram } => {
+                out.push(1);
+                push_address(out, client.address);
+                out.push(u8::from(client.needs_proxy));
+                push_u64(out, front_end.0);
+                out.extend_from_slice(&waited_ms.to_le_bytes());
+                out.push(*hops);
+                out.extend_from_slice(datagram);
+            }
+            Self::Reply { client, remember, datagram } => {
+                out.push(2);
+                push_address(out, *client);
+                out.push(u8::from(*remember));
+                out.extend_from_slice(datagram);
+            }
+            Self::Write { token, write, hint_for, replaces, only_if_present } => {
+                out.push(3);
+                push_u64(out, *token);
+                push_u64(out, hint_for.map_or(0, |member| member.0));
+                let flags = [hint_for.is_some(), *replaces, *only_if_present];
+                out.push(flags.iter().rev().fold(0, |bits, flag| bits << 1 | u8::from(*flag)));
+                push_write(out, write);
+            }
+            Self::Stored { token, outcome, existed } => {
+                out.push(4);
+                push_u64(out, *token);
+                out.push(u8::from(*existed));
+                let (code, floor) = match outcome {
+                    WriteOutcome::Applied => (0, 0),
+                    WriteOutcome::NoSpace => (1, 0),
+                    WriteOutcome::BelowWipe(floor) => (2, *floor),
+                };
+                out.push(code);
+                push_u64(out, floor);
+            }
+            Self::Undo { token, key, version, request } => {
+                out.push(5);
+                push_u64(out, *token);
+                push_version(out, *version);
+                push_request(out, request);
+                push_key(out, key);
+            }
+            Self::Undone { token } => {
+                out.push(6);
+                push_u64(out, *token);
+            }
+            Self::Read { token, role, client, format, id, key, at_least } => {
+                out.push(7);
+                push_u64(out, *token);
+                out.push(match role {
+                    ReadRole::Answer => 0,
+                    ReadRole::Return => 1,
+                    ReadRole::Confirm => 2,
+                });
+                push_address(out, *client);
+                out.push(u8::from(*format == Format::Protobuf));
+                out.extend_from_slice(&id.0);
+                push_version(out, *at_least);
+                push_key(out, key);
+            }
+            Self::ReadHit { token, version, answered } => {
+                out.push(8);
+                push_u64(out, *token);
+                push_version(out, *version);
+                out.push(u8::from(*answered));
+            }
+            Self::ReadMiss { token, unknown, removed } => {
+                out.push(9);
+                push_u64(out, *token);
+                out.push(u8::from(*unknown));
+                push_version(out, *removed);
+            }
+            Self::ReadValue { token, version, value } => {
+                out.push(10);
+                push_u64(out, *token);
+                push_version(out, *version);
+                push_value(out, *value);
+            }
+            Self::Hint { write } => {
+                out.push(11);
+                push_write(out, write);
+            }
+            Self::HintStored { key, version } => {
+                out.push(12);
+                push_version(out, *version);
+                push_key(out, key);
+            }
+            Self::CatchUp { round } => {
+                out.push(13);
+                push_u64(out, *round);
+            }
+            Self::HintsLeft { round, hints } => {
+                out.push(14);
+                push_u64(out, *round);
+                push_u64(out, *hints);
+            }
+            Self::Ping => out.push(15),
+            Self::Pong => out.push(16),
+        }
+    }
+
+    /// Reads a message; `None` when the body is not one.
+    #[must_use]
+    pub fn decode(body: &'a [u8]) -> Option<Self> {
+        let mut reader = Reader(body);
+        let message = match reader.u8()? {
+            1 => Self::Forward {
+                client: ClientAddress { address: reader.address()?, needs_proxy: reader.flag()? },
+                front_end: MemberId(reader.u64()?),
+                waited_ms: reader.u32()?,
+                hops: reader.u8()?,
+                datagram: reader.rest(),
+            },
+            2 => Self::Reply { client: reader.address()?, remember: reader.flag()?, datagram: reader.rest() },
+            3 => {
+                let (token, hint_for, flags) = (reader.u64()?, reader.u64()?, reader.u8()?);
+                Self::Write {
+                    token,
+                    hint_for: (flags & 1 != 0).then_some(MemberId(hint_for)),
+                    replaces: flags & 2 != 0,
+                    only_if_present: flags & 4 != 0,
+                    write: reader.write()?,
+                }
+            }
+            4 => {
+                let (token, existed) = (reader.u64()?, reader.flag()?);
+                let (code, floor) = (reader.u8()?, reader.u64()?);
+                let outcome = match code {
+                    0 => WriteOutcome::Applied,
+                    1 => WriteOutcome::NoSpace,
+                    2 => WriteOutcome::BelowWipe(floor),
+                    _ => return None,
+                };
+                Self::Stored { token, outcome, existed }
+            }
+            5 => Self::Undo {
+                token: reader.u64()?,
+                version: reader.version()?,
+                request: reader.request()?,
+                key: reader.key()?,
+            },
+            6 => Self::Undone { token: reader.u64()? },
+            7 => Self::Read {
+                token: reader.u64()?,
+                role: match reader.u8()? {
+                    0 => ReadRole::Answer,
+                    1 => ReadRole::Return,
+                    2 => ReadRole::Confirm,
+                    _ => return None,
+                },
+                client: reader.address()?,
+                format: if reader.flag()? { Format::Protobuf } else { Format::Raw },
+                id: MessageId(*reader.take()?),
+                at_least: reader.version()?,
+                key: reader.key()?,
+            },
+            8 => Self::ReadHit { token: reader.u64()?, version: reader.version()?, answered: reader.flag()? },
+            9 => Self::ReadMiss { token: reader.u64()?, unknown: reader.flag()?, removed: reader.version()? },
+            10 => {
+                Self::ReadValue { token: reader.u64()?, version: reader.version()?, value: reader.value()? }
+            }
+            11 => Self::Hint { write: reader.write()? },
+            12 => Self::HintStored { version: reader.version()?, key: reader.key()? },
+            13 => Self::CatchUp { round: reader.u64()? },
+            14 => Self::HintsLeft { round: reader.u64()?, hints: reader.u64()? },
+            15 => Self::Ping,
+            16 => Self::Pong,
+            _ => return None,
+        };
+        reader.0.is_empty().then_some(message)
+    }
+}
+
+fn push_u64(out: &mut Vec<u8>, number: u64) {
+    out.extend_from_slice(&number.to_le_bytes());
+}
+
+fn push_version(out: &mut Vec<u8>, version: Version) {
+    push_u64(out, version.time);
+    push_u64(out, version.writer);
+}
+
+fn push_key(out: &mut Vec<u8>, key: &Key) {
+    out.push(key.as_bytes().len() as u8);
+    out.extend_from_slice(key.as_bytes());
+}
+
+fn push_value(out: &mut Vec<u8>, value: Value<'_>) {
+    out.extend_from_slice(&value.version.to_le_bytes());
+    out.extend_from_slice(&(value.bytes.len() as u32).to_le_bytes());
+    out.extend_from_slice(value.bytes);
+}
+
+fn push_write(out: &mut Vec<u8>, write: &Write<'_>) {
+    push_version(out, write.version);
+    push_request(out, &write.request);
+    push_key(out, &write.key);
+    out.push(u8::from(write.value.is_some()));
+    if let Some(value) = write.value {
+        push_value(out, value);
+    }
+}
+
+fn push_request(out: &mut Vec<u8>, request: &RequestKey) {
+    out.extend_from_slice(&request.id.0);
+    push_u64(out, request.digest);
+}
+
+fn push_address(out: &mut Vec<u8>, address: SocketAddr) {
+    match address.ip() {
+        IpAddr::V4(ip) => {
+            out.push(4);
+            out.extend_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            out.push(6);
+            out.extend_from_slice(&ip.octets());
+        }
+    }
+    out.extend_from_slice(&address.port().to_le_bytes());
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
+        let (chunk, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(chunk)
+    }
+
+    fn bytes(&mut self, count: usize) -> Option<&'a [u8]> {
+        let (bytes, rest) = self.0.split_at_checked(count)?;
+        self.0 = rest;
+        Some(bytes)
+    }
+
+    fn rest(&mut self) -> &'a [u8] {
+        std::mem::take(&mut self.0)
+    }
+
+    fn u8(&mut self) -> Option<u8> {
+        self.take::<1>().map(|bytes| bytes[0])
+    }
+
+    fn flag(&mut self) -> Option<bool> {
+        match self.u8()? {
+            0 => Some(false),
+            1 => Some(true),
+            _ => None,
+        }
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(|bytes| u32::from_le_bytes(*bytes))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(|bytes| u64::from_le_bytes(*bytes))
+    }
+
+    fn version(&mut self) -> Option<Version> {
+        Some(Version { time: self.u64()?, writer: self.u64()? })
+    }
+
+    fn key(&mut self) -> Option<Key> {
+        let length = self.u8()?;
+        Key::parse(self.bytes(usize::from(length))?).ok()
+    }
+
+    fn value(&mut self) -> Option<Value<'a>> {
+        let version = i32::from_le_bytes(*self.take()?);
+        let length = self.u32()?;
+        Some(Value { version, bytes: self.bytes(length as usize)? })
+    }
+
+    fn request(&mut self) -> Option<RequestKey> {
+        let id = MessageId(*self.take::<MESSAGE_ID_BYTES>()?);
+        Some(RequestKey { id, digest: self.u64()? })
+    }
+
+    fn write(&mut self) -> Option<Write<'a>> {
+        let version = self.version()?;
+        let request = self.request()?;
+        let key = self.key()?;
+        let value = if self.flag()? { Some(self.value()?) } else { None };
+        Some(Write { key, version, value, request })
+    }
+
+    fn address(&mut self) -> Option<SocketAddr> {
+        let ip = match self.u8()? {
+            4 => IpAddr::from(*self.take::<4>()?),
+            6 => IpAddr::from(*self.take::<16>()?),
+            _ => return None,
+        };
+        let port = u16::from_le_bytes(*self.take()?);
+        Some(SocketAddr::new(ip, port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn samples() -> Vec<Message<'static>> {
+        let key = Key::parse(b"a key").expect("short enough");
+        let version = Version { time: 7, writer: 9 };
+        let request = RequestKey { id: MessageId([3; 16]), digest: 5 };
+        let value = Value { bytes: b"value", version: -2 };
+        let write = Write { key, version, value: Some(value), request };
+        let client: SocketAddr = "[::1]:9".parse().expect("an address");
+        let v4: SocketAddr = "127.0.0.1:9".parse().expect("an address");
+        vec![
+            Message::Forward {
+                client: ClientAddress { address: v4, needs_proxy: true },
+                front_end: MemberId(7),
+                waited_ms: 4,
+                hops: 1,
+                datagram: b"datagram",
+            },
+            Message::Reply { client, remember: true, datagram: b"reply" },
+            Message::Write {
+                token: 1,
+                write,
+                hint_for: Some(MemberId(8)),
+                replaces: true,
+                only_if_present: false,
+            },
+            Message::Write {
+                token: 1,
+                write: Write { value: None, ..write },
+                hint_for: None,
+                replaces: false,
+                only_if_present: true,
+            },
+            Message::Stored { token: 2, outcome: WriteOutcome::BelowWipe(6), existed: true },
+            Message::Stored { token: 2, outcome: WriteOutcome::NoSpace, existed: false },
+            Message::Undo { token: 3, key, version, request },
+            Message::Undone { token: 3 },
+            Message::Read {
+                token: 4,
+                role: ReadRole::Confirm,
+                client,
+                format: Format::Raw,
+                id: MessageId([1; 16]),
+                key,
+                at_least: version,
+            },
+            Message::ReadHit { token: 5, version, answered: true },
+            Message::ReadMiss { token: 6, unknown: true, removed: version },
+            Message::ReadValue { token: 7, version, value },
+            Message::Hint { write },
+            Message::HintStored { key, version },
+            Message::CatchUp { round: 1 },
+            Message::HintsLeft { round: 1, hints: 2 },
+            Message::Ping,
+            Message::Pong,
+        ]
+    }
+
+    #[test]
+    fn messages_survive_the_wire_and_cut_ones_do_not() {
+        for message in samples() {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            assert_eq!(Message::decode(&bytes), Some(message));
+            let open_ended = matches!(message, Message::Forward { .. } | Message::Reply { .. });
+            if !open_ended {
+                for end in 0..bytes.len() {
+                    assert_eq!(Message::decode(&bytes[..end]), None, "{message:?} cut at {end}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_opens_only_unchanged_and_under_its_own_key() {
+        let key = FrameKey::peer(&[1; 32]);
+        let envelope =
+            Envelope { sender: MemberId(1), generation: 2, sequence: 3, sent_at: Instant::from_nanos(4) };
+        let mut frame = Vec::new();
+        key.seal(&envelope, &mut frame, |out| out.extend_from_slice(b"body"));
+        assert_eq!(key.open(&frame), Some((envelope, &b"body"[..])));
+        assert_eq!(FrameKey::peer(&[2; 32]).open(&frame), None);
+        assert_eq!(FrameKey::gossip(&[1; 32]).open(&frame), None);
+        for bit in 0..frame.len() * 8 {
+            let mut damaged = frame.clone();
+            damaged[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(key.open(&damaged), None, "bit {bit}");
+        }
+        assert_eq!(key.open(&frame[..ENVELOPE_BYTES - 1]), None);
+    }
+}

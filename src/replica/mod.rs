@@ -1,0 +1,86 @@
+//! What this node keeps for others: the replica of its partitions, and hints for absent members.
+
+pub mod hint;
+
+use crate::ids::Version;
+use crate::peer::{Write, WriteOutcome};
+use crate::storage::{Engine, Meta, Record, Usage, Written};
+use hint::Hints;
+use std::sync::atomic::{AtomicU64, Ordering};
+use violet_client::Key;
+
+/// This node's share of the data.
+#[derive(Debug)]
+pub struct Replica {
+    engine: Box<dyn Engine>,
+    /// Writes kept for absent members.
+    pub hints: Hints,
+    /// Time of the last wipe-out: nothing older is taken, so what was in flight cannot come back.
+    wipe_floor: AtomicU64,
+}
+
+impl Replica {
+    /// A replica over an engine.
+    #[must_use]
+    pub fn new(engine: Box<dyn Engine>, hints: Hints) -> Self {
+        Self { engine, hints, wipe_floor: AtomicU64::new(0) }
+    }
+
+    /// Applies a write of this or another coordinator; says whether the key had a value before.
+    /// `only_if_present` leaves a key alone that has no value here.
+    pub fn apply(
+        &self,
+        partition: u16,
+        write: &Write<'_>,
+        may_use_reserve: bool,
+        only_if_present: bool,
+    ) -> (WriteOutcome, bool) {
+        let floor = self.wipe_floor.load(Ordering::Acquire);
+        if write.version.time <= floor {
+            return (WriteOutcome::BelowWipe(floor), false);
+        }
+        if only_if_present && self.engine.meta(partition, &write.key).is_none_or(|meta| meta.removed) {
+            return (WriteOutcome::Applied, false);
+        }
+        let record = Record { version: write.version, value: write.value };
+        match self.engine.write(partition, &write.key, &record, may_use_reserve) {
+            Written::Stored { existed } | Written::Older { existed } => (WriteOutcome::Applied, existed),
+            Written::NoSpace => (WriteOutcome::NoSpace, false),
+        }
+    }
+
+    /// Looks a key up and appends its value's bytes, if it has a value, to `value`.
+    pub fn read(&self, partition: u16, key: &Key, value: &mut Vec<u8>) -> Option<Meta> {
+        self.engine.read(partition, key, value)
+    }
+
+    /// Looks a key up without its bytes.
+    #[must_use]
+    pub fn meta(&self, partition: u16, key: &Key) -> Option<Meta> {
+        self.engine.meta(partition, key)
+    }
+
+    /// Takes a write back.
+    pub fn undo(&self, partition: u16, key: &Key, version: Version) {
+        self.engine.undo(partition, key, version);
+    }
+
+    /// Forgets everything written up to `floor`, hints included, and takes nothing older any more.
+    pub fn wipe(&self, floor: Version) {
+        self.wipe_floor.fetch_max(floor.time, Ordering::AcqRel);
+        self.engine.wipe();
+        self.hints.wipe();
+    }
+
+    /// Forgets tombstones and hints older than this time.
+    pub fn sweep(&self, older_than: u64) -> usize {
+        self.engine.sweep(older_than);
+        self.hints.sweep(older_than)
+    }
+
+    /// How much is held.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        self.engine.usage()
+    }
+}

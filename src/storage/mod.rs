@@ -1,0 +1,132 @@
+//! Where values live: the [`Engine`] behind a replica, and the memory that all parts of a node share.
+
+pub mod ram;
+
+use crate::ids::Version;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use violet_client::{Key, Value};
+
+/// What is kept under a key: a value, or the mark of a removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Which write it is.
+    pub version: Version,
+    /// The value; `None` is a tombstone.
+    pub value: Option<Value<'a>>,
+}
+
+/// What is known of a record without its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Meta {
+    /// Which write it is.
+    pub version: Version,
+    /// It is a tombstone.
+    pub removed: bool,
+    /// The client's number beside the value.
+    pub client_version: i32,
+}
+
+/// What became of a write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Written {
+    /// Kept; says what was there before.
+    Stored {
+        /// There was a value.
+        existed: bool,
+    },
+    /// Something at least as new is there already.
+    Older {
+        /// What is there is a value.
+        existed: bool,
+    },
+    /// No memory.
+    NoSpace,
+}
+
+/// How much an engine holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Keys with a value.
+    pub keys: usize,
+    /// Tombstones.
+    pub tombstones: usize,
+    /// Payload bytes: keys and values.
+    pub payload_bytes: usize,
+    /// Bytes taken from the budget.
+    pub held_bytes: usize,
+}
+
+/// A store of records by key. A write is kept only if it is newer than what is there, so writes may
+/// come in any order and more than once. Implementations are thread-safe and never block for long.
+pub trait Engine: Send + Sync + std::fmt::Debug {
+    /// Keeps a record if it is newer. `may_use_reserve`: it replaces or removes a value, and such
+    /// writes may use the memory that is set aside for them.
+    fn write(&self, partition: u16, key: &Key, record: &Record<'_>, may_use_reserve: bool) -> Written;
+
+    /// Looks a key up and appends its value's bytes, if it has a value, to `value`.
+    fn read(&self, partition: u16, key: &Key, value: &mut Vec<u8>) -> Option<Meta>;
+
+    /// Looks a key up without its bytes.
+    fn meta(&self, partition: u16, key: &Key) -> Option<Meta>;
+
+    /// Forgets a record without a trace if it is not newer than `version`.
+    fn undo(&self, partition: u16, key: &Key, version: Version);
+
+    /// Forgets everything.
+    fn wipe(&self);
+
+    /// Forgets tombstones whose version is older than this time (nanoseconds since the epoch);
+    /// bounded work per call.
+    fn sweep(&self, older_than: u64);
+
+    /// How much is held.
+    fn usage(&self) -> Usage;
+}
+
+/// The memory that values, hints and the reply cache share.
+#[derive(Debug)]
+pub struct Budget {
+    limit_bytes: usize,
+    used_bytes: AtomicUsize,
+}
+
+impl Budget {
+    /// A budget of this many bytes.
+    #[must_use]
+    pub fn new(limit_bytes: usize) -> Self {
+        Self { limit_bytes, used_bytes: AtomicUsize::new(0) }
+    }
+
+    /// Takes bytes if that leaves at least `leave_bytes`.
+    #[must_use]
+    pub fn take(&self, bytes: usize, leave_bytes: usize) -> bool {
+        let ceiling = self.limit_bytes.saturating_sub(leave_bytes);
+        self.used_bytes
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|used| *used <= ceiling)
+            })
+            .is_ok()
+    }
+
+    /// Takes bytes that are spent already, even beyond the limit.
+    pub fn charge(&self, bytes: usize) {
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Gives bytes back.
+    pub fn give(&self, bytes: usize) {
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Bytes taken.
+    #[must_use]
+    pub fn used_bytes(&self) -> usize {
+        self.used_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that there are.
+    #[must_use]
+    pub fn limit_bytes(&self) -> usize {
+        self.limit_bytes
+    }
+}
