@@ -1,0 +1,246 @@
+//! The admin HTTP server: metrics, counters, health, profiles. For people on this machine.
+//!
+//! ```text
+//! GET /metrics                            all counts, as Prometheus reads them
+//! GET /stats                              counters and the loss ledger as JSON
+//! GET /healthz                            "ok"
+//! GET /profile?seconds=N&hz=99            flame graph (SVG); &format=folded for stacks as text
+//! ```
+//!
+//! A few threads accept from one listener, one request per connection, with time-outs and a limit on
+//! the request's size, so that a stuck client can cost no more than one of them. It listens on loopback
+//! only, because nothing here is authenticated. Deliberately not here: keep-alive, TLS, anything that
+//! changes the node.
+
+pub mod profile;
+
+use crate::metrics::Metric;
+use crate::node::Node;
+use profile::{Profiles, Refusal};
+use std::fmt::{self, Write as _};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+/// Connections that are served at once. One may be a profile that takes a minute.
+const THREADS: usize = 3;
+/// Longest request.
+const REQUEST_BYTES_MAX: usize = 8 * 1024;
+/// A client has this long to send its request, and as long to take each part of the response.
+const CLIENT_TIME_MAX: Duration = Duration::from_secs(5);
+/// Pause after a failed accept (out of descriptors), which would repeat at once.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Why the admin server could not start; one line.
+#[derive(Debug)]
+pub enum AdminError {
+    /// The address is not loopback.
+    NotLoopback(SocketAddr),
+    /// The system refused the address.
+    Refused(SocketAddr, io::Error),
+}
+
+impl fmt::Display for AdminError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotLoopback(address) => {
+                write!(f, "admin: {address} is not loopback; nothing here is authenticated")
+            }
+            Self::Refused(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "admin: {address} is taken")
+            }
+            Self::Refused(address, error) => write!(f, "admin: cannot listen on {address}: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for AdminError {}
+
+/// The running admin server.
+#[derive(Debug)]
+pub struct Admin {
+    address: SocketAddr,
+    desk: Arc<Desk>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+struct Desk {
+    node: Arc<Node>,
+    listener: TcpListener,
+    profiles: Profiles,
+    stop: AtomicBool,
+}
+
+impl Admin {
+    /// Listens and starts the threads.
+    ///
+    /// # Errors
+    /// [`AdminError`] when the address is not loopback or cannot be had.
+    pub fn start(address: SocketAddr, node: &Arc<Node>) -> Result<Self, AdminError> {
+        if !address.ip().is_loopback() {
+            return Err(AdminError::NotLoopback(address));
+        }
+        let refused = |error| AdminError::Refused(address, error);
+        let listener = TcpListener::bind(address).map_err(refused)?;
+        let address = listener.local_addr().map_err(refused)?;
+        let (profiles, stop) = (Profiles::default(), AtomicBool::new(false));
+        let desk = Arc::new(Desk { node: Arc::clone(node), listener, profiles, stop });
+        let mut threads = Vec::with_capacity(THREADS);
+        for _ in 0..THREADS {
+            let desk = Arc::clone(&desk);
+            threads.push(Builder::new().name("v-admin".into()).spawn(move || desk.run()).map_err(refused)?);
+        }
+        Ok(Self { address, desk, threads })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Ends and joins the threads; a running profile is cut short.
+    pub fn stop(self) {
+        self.desk.stop.store(true, Ordering::Release);
+        self.desk.profiles.cut_short();
+        for _ in 0..self.threads.len() {
+            // A connection is what wakes a thread that accepts.
+            let _ = TcpStream::connect_timeout(&self.address, CLIENT_TIME_MAX);
+        }
+        for thread in self.threads {
+            // A thread that panicked has said so itself; there is nothing to save.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Desk {
+    fn run(&self) {
+        while !self.stop.load(Ordering::Acquire) {
+            match self.listener.accept() {
+                // A client that went away or stalled is its own affair.
+                Ok((stream, _)) => drop(self.serve(stream)),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(_) => std::thread::sleep(ACCEPT_PAUSE),
+            }
+        }
+    }
+
+    fn serve(&self, mut stream: TcpStream) -> io::Result<()> {
+        stream.set_write_timeout(Some(CLIENT_TIME_MAX))?;
+        let response = match read_head(&mut stream)? {
+            Head::Complete(head) => self.answer(&head),
+            Head::TooLong => Response::text(431, "request too long\n"),
+        };
+        response.write(&mut stream)
+    }
+
+    fn answer(&self, head: &str) -> Response {
+        let mut words = head.lines().next().unwrap_or_default().split(' ');
+        let (Some(method), Some(target), Some(_)) = (words.next(), words.next(), words.next()) else {
+            return Response::text(400, "not an HTTP request\n");
+        };
+        if method != "GET" {
+            return Response::text(405, "only GET\n");
+        }
+        let (path, query) = target.split_once('?').unwrap_or((target, ""));
+        match path {
+            "/metrics" => {
+                Response { kind: "text/plain; version=0.0.4", ..Response::text(200, self.metrics()) }
+            }
+            "/stats" => Response { kind: "application/json", ..Response::text(200, self.node.stats_json()) },
+            "/healthz" => Response::text(200, "ok\n"),
+            "/profile" => self.profile(query),
+            _ => Response::text(404, "there are /metrics, /stats, /healthz and /profile\n"),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        let mut text = String::with_capacity(16 * 1024);
+        for metric in Metric::ALL {
+            let (name, total) = (metric.name(), self.node.metrics().total(*metric));
+            writeln!(text, "# HELP violet_{name} {} Unit: {}.", metric.doc(), metric.unit())
+                .and_then(|()| writeln!(text, "# TYPE violet_{name} counter\nviolet_{name} {total}"))
+                .expect("a string takes everything");
+        }
+        text
+    }
+
+    fn profile(&self, query: &str) -> Response {
+        match self.profiles.take(query) {
+            Ok(profile) => Response { status: 200, kind: profile.kind, body: profile.body },
+            Err(Refusal::BadQuery(why)) => Response::text(400, format!("{why}\n")),
+            Err(Refusal::Busy) => Response::text(409, "a profile is being taken\n"),
+            Err(Refusal::Failed(why)) => Response::text(500, format!("{why}\n")),
+        }
+    }
+}
+
+/// What a client has sent.
+enum Head {
+    /// Everything up to the empty line.
+    Complete(String),
+    /// More than is allowed.
+    TooLong,
+}
+
+fn read_head(stream: &mut TcpStream) -> io::Result<Head> {
+    let deadline = Instant::now() + CLIENT_TIME_MAX;
+    let mut head = Vec::with_capacity(1024);
+    let mut part = [0; 1024];
+    while !head.windows(4).any(|window| window == b"\r\n\r\n") {
+        if REQUEST_BYTES_MAX < head.len() {
+            return Ok(Head::TooLong);
+        }
+        // The limit is on the whole request: a byte now and then must not hold a thread.
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(bytes) => head.extend_from_slice(&part[..bytes]),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(Head::Complete(String::from_utf8_lossy(&head).into_owned()))
+}
+
+struct Response {
+    status: u16,
+    kind: &'static str,
+    body: Vec<u8>,
+}
+
+impl Response {
+    fn text(status: u16, body: impl Into<String>) -> Self {
+        Self { status, kind: "text/plain; charset=utf-8", body: body.into().into_bytes() }
+    }
+
+    fn write(&self, stream: &mut TcpStream) -> io::Result<()> {
+        let reason = match self.status {
+            200 => "OK",
+            400 => "Bad Request",
+            404 => "Not Found",
+            405 => "Method Not Allowed",
+            409 => "Conflict",
+            431 => "Request Header Fields Too Large",
+            _ => "Internal Server Error",
+        };
+        write!(
+            stream,
+            "HTTP/1.1 {} {reason}\r\nContent-Type: {}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
+            self.status,
+            self.kind,
+            self.body.len()
+        )?;
+        stream.write_all(&self.body)
+    }
+}

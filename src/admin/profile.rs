@@ -1,0 +1,181 @@
+//! Flame graphs of the running process, and the client that fetches them.
+//!
+//! A sampling profiler counts where the process spends processor time, by thread. Kernel time is not
+//! seen, nor time inside the C library (its frames cannot be walked safely from a signal): judge the
+//! network's cost with `perf`. The first profile allocates about 135 MB for the collector, which are
+//! never returned.
+
+use parking_lot::{Condvar, Mutex};
+use pprof::{ProfilerGuardBuilder, Report};
+use std::fmt::Write as _;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::ops::RangeInclusive;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long a profile may take.
+pub const SECONDS: RangeInclusive<u64> = 1..=60;
+/// Samples per second of processor time; the kernel's tick allows no more than this.
+const HZ: RangeInclusive<u64> = 1..=1_000;
+/// Just off 100, so that work on a timer is not always or never hit.
+const HZ_DEFAULT: u64 = 99;
+/// Where the stack cannot be walked safely.
+const BLOCKLIST: [&str; 4] = ["libc", "libgcc", "pthread", "vdso"];
+
+/// Takes profiles, one at a time.
+#[derive(Debug, Default)]
+pub(super) struct Profiles {
+    is_running: AtomicBool,
+    is_cut_short: Mutex<bool>,
+    cut: Condvar,
+}
+
+/// Why there is no profile.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    BadQuery(String),
+    Busy,
+    Failed(String),
+}
+
+/// A profile, ready to send.
+pub(super) struct Profile {
+    pub(super) kind: &'static str,
+    pub(super) body: Vec<u8>,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+struct Wanted {
+    seconds: u64,
+    hz: u64,
+    is_folded: bool,
+}
+
+impl Profiles {
+    /// Takes the profile that a query string asks for.
+    pub(super) fn take(&self, query: &str) -> Result<Profile, Refusal> {
+        let wanted = parse(query).map_err(Refusal::BadQuery)?;
+        if self.is_running.swap(true, Ordering::AcqRel) {
+            return Err(Refusal::Busy);
+        }
+        let profile = self.sample(&wanted);
+        self.is_running.store(false, Ordering::Release);
+        profile.map_err(|error| Refusal::Failed(format!("the profiler failed: {error}")))
+    }
+
+    /// Ends the running profile now, and every later one at once: the process is stopping.
+    pub(super) fn cut_short(&self) {
+        *self.is_cut_short.lock() = true;
+        self.cut.notify_all();
+    }
+
+    fn sample(&self, wanted: &Wanted) -> Result<Profile, pprof::Error> {
+        let hz = i32::try_from(wanted.hz).expect("the query's range is smaller");
+        let guard = ProfilerGuardBuilder::default().frequency(hz).blocklist(&BLOCKLIST).build()?;
+        self.wait(Duration::from_secs(wanted.seconds));
+        let report = guard.report().build()?;
+        if wanted.is_folded {
+            return Ok(Profile { kind: "text/plain; charset=utf-8", body: folded(&report).into_bytes() });
+        }
+        let mut body = Vec::new();
+        report.flamegraph(&mut body)?;
+        if body.is_empty() {
+            // The library writes nothing at all when there was not one sample.
+            body = EMPTY_SVG.into();
+        }
+        Ok(Profile { kind: "image/svg+xml", body })
+    }
+
+    fn wait(&self, time: Duration) {
+        let deadline = Instant::now() + time;
+        let mut is_cut_short = self.is_cut_short.lock();
+        while !*is_cut_short && !self.cut.wait_until(&mut is_cut_short, deadline).timed_out() {}
+    }
+}
+
+const EMPTY_SVG: &str = concat!(
+    r#"<svg xmlns="http://www.w3.org/2000/svg" width="600" height="40">"#,
+    r#"<text x="10" y="25">No samples: the process used almost no processor time.</text></svg>"#,
+    "\n"
+);
+
+fn parse(query: &str) -> Result<Wanted, String> {
+    let mut wanted = Wanted { seconds: 10, hz: HZ_DEFAULT, is_folded: false };
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=').unwrap_or((pair, "")) {
+            ("seconds", text) => wanted.seconds = number("seconds", text, &SECONDS)?,
+            ("hz", text) => wanted.hz = number("hz", text, &HZ)?,
+            ("format", "svg") => wanted.is_folded = false,
+            ("format", "folded") => wanted.is_folded = true,
+            ("format", text) => return Err(format!("format: '{text}' is not allowed; allowed: svg|folded")),
+            (name, _) => return Err(format!("{name}: there are seconds, hz and format")),
+        }
+    }
+    Ok(wanted)
+}
+
+fn number(name: &str, text: &str, allowed: &RangeInclusive<u64>) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| allowed.contains(number));
+    let (min, max) = (allowed.start(), allowed.end());
+    number.ok_or_else(|| format!("{name}: '{text}' is not allowed; allowed: {min} to {max}"))
+}
+
+/// One line a stack, outermost first, the thread's name at the root.
+fn folded(report: &Report) -> String {
+    let mut lines: Vec<String> = report
+        .data
+        .iter()
+        .map(|(stack, count)| {
+            let mut line = stack.thread_name_or_id();
+            for symbol in stack.frames.iter().rev().flat_map(|frame| frame.iter().rev()) {
+                write!(line, ";{symbol}").expect("a string takes everything");
+            }
+            format!("{line} {count}\n")
+        })
+        .collect();
+    lines.sort_unstable();
+    lines.concat()
+}
+
+/// Fetches a flame graph from a node's admin server.
+///
+/// # Errors
+/// One line: nobody there, or what the node said.
+pub fn fetch(admin: SocketAddr, seconds: u64) -> Result<Vec<u8>, String> {
+    let talk = || -> io::Result<Vec<u8>> {
+        let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(5))?;
+        stream.set_read_timeout(Some(Duration::from_secs(seconds + 30)))?;
+        write!(
+            stream,
+            "GET /profile?seconds={seconds} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n"
+        )?;
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response)?;
+        Ok(response)
+    };
+    let response = talk().map_err(|error| format!("{admin}: {error}"))?;
+    let no_http = || format!("{admin}: that is no admin server");
+    let end = response.windows(4).position(|window| window == b"\r\n\r\n").ok_or_else(no_http)?;
+    let (head, body) = (&response[..end], &response[end + 4..]);
+    if head.starts_with(b"HTTP/1.1 200 ") {
+        return Ok(body.to_vec());
+    }
+    Err(format!("{admin}: {}", String::from_utf8_lossy(body).trim()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_read_or_refused_with_what_is_allowed() {
+        assert_eq!(parse(""), Ok(Wanted { seconds: 10, hz: 99, is_folded: false }));
+        let wanted = Wanted { seconds: 60, hz: 1, is_folded: true };
+        assert_eq!(parse("seconds=60&hz=1&format=folded"), Ok(wanted));
+        assert_eq!(parse("seconds=61"), Err("seconds: '61' is not allowed; allowed: 1 to 60".into()));
+        assert_eq!(parse("hz=0"), Err("hz: '0' is not allowed; allowed: 1 to 1000".into()));
+        assert_eq!(parse("format=png"), Err("format: 'png' is not allowed; allowed: svg|folded".into()));
+        assert_eq!(parse("x"), Err("x: there are seconds, hz and format".into()));
+    }
+}

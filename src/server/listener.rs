@@ -1,0 +1,213 @@
+//! The listener: the one thread that receives clients' and members' datagrams.
+//!
+//! It polls the lanes, receives a batch at a time into pooled memory, the members' lane first and the
+//! lanes in turn, and hands each batch to the workers; a small batch it works off itself while the
+//! workers are idle, because waking one costs more than the work. It never blocks: what finds no place
+//! in the job channel is shed and counted, clients when the channel is half full, members when it is
+//! full, gossip (which never enters the channel) not at all. It also drives `tick`.
+//!
+//! With steered lanes it does not look into the datagrams; with a shared lane it looks at the first
+//! four bytes and passes gossip on to the controller.
+
+use super::batch::{BatchPool, PooledBatch};
+use super::controller::GossipInlet;
+use super::job::{DataPlane, Job, Runner, Shared};
+use super::transport::Receiver;
+use super::{is_gossip, is_peer};
+use crate::metrics::Metric;
+use crate::time::{Duration, Instant};
+use crossbeam_channel::{Sender, TrySendError};
+use mio::{Events, Interest, Poll, Token};
+use std::io;
+use std::sync::Arc;
+
+/// Longest sleep; nothing depends on it, since whoever sets an earlier deadline wakes the listener.
+const SLEEP_MAX: Duration = Duration::from_secs(1);
+/// Shortest time between two ticks, so that a deadline that stays due cannot turn into a busy loop.
+const TICK_INTERVAL_MIN: Duration = Duration::from_millis(1);
+/// The token of the waker; lanes have their index.
+pub(super) const WAKER: Token = Token(usize::MAX);
+
+/// Which datagrams a receive socket gets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Intended {
+    /// Frames of members.
+    Peers,
+    /// Everything that no member sends.
+    Clients,
+    /// Everything.
+    All,
+}
+
+/// A receive socket and what is known of it.
+pub(super) struct ReceiveLane {
+    pub(super) intended: Intended,
+    pub(super) receiver: Receiver,
+    /// Datagrams may be waiting. The poll tells only once, so this stays set until a batch came short.
+    pub(super) is_ready: bool,
+}
+
+/// The listener's state.
+pub(super) struct Listener<P> {
+    pub(super) plane: Arc<P>,
+    pub(super) poll: Poll,
+    /// In the order in which they are served.
+    pub(super) lanes: Vec<ReceiveLane>,
+    pub(super) gossip: GossipInlet,
+    pub(super) jobs: Sender<Job>,
+    pub(super) pool: BatchPool,
+    /// The batch to receive into next; always empty between two calls.
+    pub(super) batch: PooledBatch,
+    pub(super) inline_batch: usize,
+    pub(super) shared: Arc<Shared>,
+    pub(super) runner: Runner,
+    pub(super) ticked_at: Instant,
+}
+
+impl<P: DataPlane> Listener<P> {
+    /// Listens until the node stops.
+    ///
+    /// # Errors
+    /// When the system cannot poll.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        for (index, lane) in self.lanes.iter_mut().enumerate() {
+            self.poll.registry().register(lane.receiver.socket_mut(), Token(index), Interest::READABLE)?;
+        }
+        let mut events = Events::with_capacity(16);
+        while !self.shared.is_stopping() {
+            self.sleep(&mut events)?;
+            while self.serve_lanes() && !self.shared.is_stopping() {}
+        }
+        Ok(())
+    }
+
+    fn sleep(&mut self, events: &mut Events) -> io::Result<()> {
+        let now = self.runner.clock.now();
+        let until = self.tick_moment().min(now + SLEEP_MAX);
+        let until = self.shared.announce_sleep(until, || self.tick_moment());
+        let result = self.poll.poll(events, Some(until.since(now)));
+        self.shared.listener_is_awake();
+        match result {
+            Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+            Err(_) | Ok(()) => {}
+        }
+        for event in events.iter().filter(|event| event.token() != WAKER) {
+            self.lanes[event.token().0].is_ready = true;
+        }
+        Ok(())
+    }
+
+    fn tick_moment(&self) -> Instant {
+        self.plane.next_deadline().max(self.ticked_at + TICK_INTERVAL_MIN)
+    }
+
+    /// One batch of each lane, and the tick if it is due; returns whether more may be waiting.
+    fn serve_lanes(&mut self) -> bool {
+        for index in 0..self.lanes.len() {
+            if self.lanes[index].is_ready {
+                self.receive(index);
+            }
+        }
+        let now = self.runner.clock.now();
+        if self.tick_moment() <= now {
+            self.ticked_at = now;
+            self.runner.tick(&*self.plane);
+        }
+        self.lanes.iter().any(|lane| lane.is_ready)
+    }
+
+    fn receive(&mut self, index: usize) {
+        let lane = &mut self.lanes[index];
+        let intended = lane.intended;
+        let (more, lost) = lane.receiver.receive(&self.runner.clock, &mut self.batch);
+        lane.is_ready = more;
+        self.runner.outbox.count_many(Metric::KernelDrops, lost);
+        self.sort_out(intended);
+        if self.batch.is_empty() {
+            return;
+        }
+        if self.batch.len() <= self.inline_batch && self.may_run_inline() {
+            self.runner.outbox.count(Metric::BatchesInline);
+            self.runner.run_batch(&*self.plane, &self.batch);
+            self.batch.clear();
+        } else {
+            self.hand_over(intended);
+        }
+    }
+
+    /// Small batches are worked off here while the workers are idle, and again when the channel is
+    /// half full: then the kernel's buffer, which is far larger, is the place to queue, and many small
+    /// batches must not count as overload.
+    fn may_run_inline(&self) -> bool {
+        self.shared.no_job_is_open() || self.is_half_full()
+    }
+
+    fn is_half_full(&self) -> bool {
+        let capacity = self.jobs.capacity().expect("the job channel is bounded");
+        capacity <= self.jobs.len() * 2
+    }
+
+    /// Counts what has come and takes out what is not for the workers.
+    fn sort_out(&mut self, intended: Intended) {
+        let Self { batch, gossip, runner, .. } = self;
+        let outbox = &runner.outbox;
+        batch.retain(|datagram, truncated| {
+            if truncated {
+                outbox.count(Metric::ClientDatagrams);
+                outbox.count(Metric::DroppedTruncated);
+                return false;
+            }
+            if intended == Intended::All && is_gossip(datagram.bytes) {
+                gossip.pass_on(datagram, outbox);
+                return false;
+            }
+            let is_peer = belongs_to_peer(intended, datagram.bytes);
+            outbox.count(if is_peer { Metric::PeerDatagrams } else { Metric::ClientDatagrams });
+            true
+        });
+    }
+
+    /// Queues the batch as a job, less what must be shed.
+    fn hand_over(&mut self, intended: Intended) {
+        if self.is_half_full() {
+            self.shed(intended, false);
+            if self.batch.is_empty() {
+                return;
+            }
+        }
+        let Some(fresh) = self.pool.take() else {
+            return self.shed(intended, true);
+        };
+        let batch = std::mem::replace(&mut self.batch, fresh);
+        self.shared.job_opened();
+        match self.jobs.try_send(Job { batch }) {
+            Ok(()) => self.runner.outbox.count(Metric::BatchesQueued),
+            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
+                self.shared.job_closed();
+                self.batch = job.batch;
+                self.shed(intended, true);
+            }
+        }
+    }
+
+    /// Sheds the clients' datagrams of the batch, and the members' too if `peers_too`.
+    fn shed(&mut self, intended: Intended, peers_too: bool) {
+        let Self { batch, runner, .. } = self;
+        batch.retain(|datagram, _| {
+            let is_peer = belongs_to_peer(intended, datagram.bytes);
+            if is_peer && !peers_too {
+                return true;
+            }
+            runner.outbox.count(if is_peer { Metric::PeerShed } else { Metric::ShedFull });
+            false
+        });
+    }
+}
+
+fn belongs_to_peer(intended: Intended, bytes: &[u8]) -> bool {
+    match intended {
+        Intended::Peers => true,
+        Intended::Clients => false,
+        Intended::All => is_peer(bytes),
+    }
+}
