@@ -221,8 +221,8 @@ settings! {
         "Which generations of the course protocol the port takes.";
     replicas "replicas": usize, "members", "3", range(1, 7),
         "Members that hold each key. The same on all members.";
-    partitions_log2 "partitions-log2": u8, "log2", "10", range(6, 14),
-        "The ring has 2^this partitions. The same on all members.";
+    partitions_log2 "partitions-log2": u8, "log2", "11", range(6, 14),
+        "The ring has 2^this partitions (11 balances 3 replicas over up to 100 members). The same on all members.";
     write_rule "write-rule": WriteRule, "rule", "all-live", ANY,
         "When a PUT or REMOVE is acknowledged.";
     read_rule "read-rule": ReadRule, "rule", "first", ANY,
