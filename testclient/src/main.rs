@@ -1,2 +1,44 @@
-//! The black-box test client.
-fn main() {}
+//! A black-box test client for clusters that speak the course protocol: conformance stages, and
+//! closed-loop load in the manner of the course's graders.
+//!
+//! It knows nothing but the public protocol, so it can be pointed at any server. This file reads the
+//! command line and turns results into an exit status: 0 all well, 1 something failed, 2 wrong usage.
+
+mod batch;
+mod check_command;
+mod cluster;
+mod craft;
+mod grid;
+mod grid_command;
+mod keyset;
+mod load;
+mod machine;
+mod report;
+mod settings;
+mod stages;
+mod tally;
+mod values;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::settings::{Arguments, Command};
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Check(arguments) => check_command::run(&arguments),
+        Command::Grid(arguments) => grid_command::run(&arguments),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(reason) => {
+            eprintln!("violet-testclient: {reason}");
+            ExitCode::from(2)
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! The grid of closed loops that the course's graders ran: S1 … S32, R1 … R256.
+//!
+//! Each client writes a new key, reads it back (in R cells through another random server) and
+//! compares every byte and the version, then begins again. One request is one PUT or one GET. A value
+//! that is wrong, or missing after its PUT was acknowledged, fails the run; errors and time-outs lower
+//! the goodput. All servers are wiped between cells, as the graders do.
+
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
+
+use serde::Serialize;
+use violet_client::{Format, Key, RetryPolicy, Status};
+
+use crate::load::{self, Ask, Call, End, Plan, Signals, Workload};
+use crate::machine;
+use crate::report::{Progress, Table, milliseconds};
+use crate::tally::{Tally, TallyRecord};
+use crate::values::{Contents, Random, Sizes};
+
+/// Requests per second of the original of 2015 on its own machines; R256 "ran out of buffers".
+const ORIGINAL_2015: [(&str, u32); 8] = [
+    ("S1", 1190),
+    ("S16", 3020),
+    ("S32", 2810),
+    ("R1", 1030),
+    ("R16", 2560),
+    ("R32", 2470),
+    ("R64", 2600),
+    ("R128", 2620),
+];
+/// The cells of the original's grid, in its order.
+pub const CELLS: [&str; 9] = ["S1", "S16", "S32", "R1", "R16", "R32", "R64", "R128", "R256"];
+/// Largest random value of the 2019 clients, in bytes.
+pub const VALUE_BYTES_MAX: usize = 1_000;
+/// Above this share of retries a cell is remarked upon: on a healthy local network almost nothing is lost.
+const RETRY_SHARE_NOTABLE: f64 = 0.01;
+/// Most clients that a cell may have; their ids and buffers must fit.
+const CLIENTS_MAX: usize = 65_536;
+/// How often progress is shown.
+const PROGRESS_EVERY: Duration = Duration::from_millis(250);
+
+/// One cell: who is asked, and by how many clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cell {
+    /// Whether each request draws a random server; otherwise all go to the first.
+    pub random: bool,
+    /// Logical clients.
+    pub clients: usize,
+}
+
+impl Cell {
+    /// Reads a name such as `S16` or `R256`.
+    ///
+    /// # Errors
+    /// One sentence.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let wrong = || format!("{name:?} is no cell: S or R and 1 to {CLIENTS_MAX} clients, as in R64");
+        let random = match name.chars().next() {
+            Some('S' | 's') => false,
+            Some('R' | 'r') => true,
+            _ => return Err(wrong()),
+        };
+        match name[1..].parse() {
+            Ok(clients) if 0 < clients && clients <= CLIENTS_MAX => Ok(Self { random, clients }),
+            _ => Err(wrong()),
+        }
+    }
+
+    /// The name in the graders' style.
+    pub fn name(&self) -> String {
+        format!("{}{}", if self.random { 'R' } else { 'S' }, self.clients)
+    }
+
+    /// What the original reached in 2015, in requests per second.
+    pub fn original(&self) -> Option<u32> {
+        let name = self.name();
+        ORIGINAL_2015.iter().find(|(cell, _)| *cell == name).map(|&(_, rate)| rate)
+    }
+}
+
+/// How cells are run.
+#[derive(Clone, Debug)]
+pub struct GridPlan {
+    /// Whom to ask.
+    pub servers: Vec<SocketAddr>,
+    /// The protocol generation.
+    pub format: Format,
+    /// How long a cell lasts.
+    pub window: Duration,
+    /// How long values are.
+    pub sizes: Sizes,
+    /// Generator threads.
+    pub threads: usize,
+    /// Seed of keys, values and draws.
+    pub seed: u64,
+}
+
+/// What a cell saw.
+#[derive(Clone, Debug)]
+pub struct CellResult {
+    /// Which cell.
+    pub cell: Cell,
+    /// The counts.
+    pub tally: Tally,
+    /// What was wrong with values.
+    pub faults: ValueFaults,
+    /// This program's share of one core during the cell.
+    pub own_processor_share: Option<f64>,
+    format: Format,
+}
+
+/// Values that were not what was written.
+#[derive(Clone, Debug, Default)]
+pub struct ValueFaults {
+    /// Other bytes or another version.
+    pub wrong: u64,
+    /// "No such key" after the PUT was acknowledged.
+    pub missing: u64,
+    /// The first fault, in words.
+    pub first: Option<String>,
+}
+
+impl ValueFaults {
+    fn add(&mut self, other: Self) {
+        self.wrong += other.wrong;
+        self.missing += other.missing;
+        self.first = self.first.take().or(other.first);
+    }
+}
+
+/// A cell as it stands in a result file.
+#[derive(Clone, Debug, Serialize)]
+pub struct CellRecord {
+    cell: String,
+    clients: usize,
+    #[serde(flatten)]
+    tally: TallyRecord,
+    wrong_values: u64,
+    missing_values: u64,
+    first_value_fault: Option<String>,
+    original_2015_per_second: Option<u32>,
+    ratio_to_original: Option<f64>,
+    own_processor_share: Option<f64>,
+    remarks: Vec<String>,
+}
+
+impl CellResult {
+    /// Whether a value was wrong or missing, or nothing at all succeeded.
+    pub fn is_failed(&self) -> bool {
+        0 < self.faults.wrong + self.faults.missing || self.tally.successes_in_window == 0
+    }
+
+    /// What a reader should notice, one sentence each.
+    pub fn remarks(&self) -> Vec<String> {
+        let tally = &self.tally;
+        let mut remarks = Vec::new();
+        if 0 < self.faults.wrong + self.faults.missing {
+            let first = self.faults.first.as_deref().unwrap_or_default();
+            remarks.push(format!(
+                "{} wrong and {} missing values; first: {first}",
+                self.faults.wrong, self.faults.missing
+            ));
+        }
+        if tally.successes_in_window == 0 {
+            remarks.push("no request succeeded".to_owned());
+        }
+        if 0 < tally.unreadable_by_proto2 {
+            let count = tally.unreadable_by_proto2;
+            remarks.push(format!("{count} replies leave errCode out when it is 0: clients before 2021 fail"));
+        }
+        if RETRY_SHARE_NOTABLE < tally.retry_share() {
+            let share = 100.0 * tally.retry_share();
+            remarks.push(format!(
+                "{share:.1} % of the datagrams were retries: requests or replies were lost or late"
+            ));
+        }
+        for (code, count) in tally.errors(self.format) {
+            let meaning = Status::from_code(code, self.format);
+            remarks.push(format!("{count} answers with code {code} ({meaning})"));
+        }
+        let odd = [
+            (tally.foreign, "replies carried an id that was never asked with"),
+            (
+                tally.duplicates,
+                "surplus replies to requests sent once: sent twice, or with another request's id",
+            ),
+            (tally.undecodable, "datagrams were no reply of this format"),
+            (tally.send_failures, "datagrams were refused by the own kernel"),
+        ];
+        remarks.extend(
+            odd.iter().filter(|(count, _)| 0 < *count).map(|(count, what)| format!("{count} {what}")),
+        );
+        remarks
+    }
+
+    /// The numbers for a result file.
+    pub fn record(&self) -> CellRecord {
+        let original = self.cell.original();
+        CellRecord {
+            cell: self.cell.name(),
+            clients: self.cell.clients,
+            tally: TallyRecord::of(&self.tally, self.format),
+            wrong_values: self.faults.wrong,
+            missing_values: self.faults.missing,
+            first_value_fault: self.faults.first.clone(),
+            original_2015_per_second: original,
+            ratio_to_original: original.map(|rate| self.tally.throughput() / f64::from(rate)),
+            own_processor_share: self.own_processor_share,
+            remarks: self.remarks(),
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct LoopClient {
+    key_number: u64,
+    put_acknowledged: bool,
+}
+
+/// The loop of one thread's clients: PUT a new key, GET it, compare.
+struct PutGetLoop {
+    random_server: bool,
+    servers: usize,
+    format: Format,
+    contents: Contents,
+    random: Random,
+    clients: Vec<LoopClient>,
+    next_key_number: u64,
+    key_step: u64,
+    faults: ValueFaults,
+}
+
+impl PutGetLoop {
+    fn new(plan: &GridPlan, cell: Cell, thread: usize, clients: usize) -> Self {
+        Self {
+            random_server: cell.random,
+            servers: plan.servers.len(),
+            format: plan.format,
+            contents: Contents::new(plan.seed, plan.sizes),
+            random: Random::new(plan.seed ^ (thread as u64 + 1) << 32),
+            clients: vec![LoopClient { key_number: 0, put_acknowledged: false }; clients],
+            next_key_number: thread as u64,
+            key_step: plan.threads as u64,
+            faults: ValueFaults::default(),
+        }
+    }
+
+    fn note(&mut self, key_number: u64, what: impl FnOnce() -> String) {
+        self.faults.first.get_or_insert_with(|| format!("key {key_number}: {}", what()));
+    }
+}
+
+/// Versions are drawn, negative ones too, because they are opaque to a server.
+fn version_of(key_number: u64) -> i32 {
+    Random::new(key_number).next() as i32
+}
+
+fn key_of(key_number: u64) -> Key {
+    Key::parse(&key_number.to_le_bytes()).expect("a key of eight bytes is legal")
+}
+
+impl Workload for PutGetLoop {
+    fn next(&mut self, client: usize, value: &mut Vec<u8>) -> Option<Call> {
+        let server = if self.random_server { self.random.below(self.servers) } else { 0 };
+        let state = &mut self.clients[client];
+        if state.put_acknowledged {
+            return Some(Call { server, ask: Ask::Get { key: key_of(state.key_number) } });
+        }
+        state.key_number = self.next_key_number;
+        self.next_key_number += self.key_step;
+        let version = version_of(state.key_number);
+        self.contents.write(state.key_number, version, value);
+        Some(Call { server, ask: Ask::Put { key: key_of(state.key_number), version } })
+    }
+
+    fn on_end(&mut self, client: usize, end: End<'_>) {
+        let LoopClient { key_number, put_acknowledged } = self.clients[client];
+        if !put_acknowledged {
+            self.clients[client].put_acknowledged = end.status() == Some(Status::Success);
+            return;
+        }
+        self.clients[client].put_acknowledged = false;
+        let End::Answered(response) = end else { return };
+        let version = version_of(key_number);
+        match response.status {
+            Status::Success => {
+                let value = response.value.unwrap_or_default();
+                let version_fits = self.format == Format::Raw || value.version == version;
+                if version_fits && self.contents.matches(key_number, version, value.bytes) {
+                    return;
+                }
+                self.faults.wrong += 1;
+                let bytes = self.contents.value_bytes(key_number, version);
+                self.note(key_number, || format!("wrote {bytes} bytes version {version}, read {value:?}"));
+            }
+            Status::NoSuchKey => {
+                self.faults.missing += 1;
+                self.note(key_number, || "no such key after an acknowledged PUT".to_owned());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Runs one cell.
+///
+/// # Errors
+/// Sockets that cannot be opened.
+pub fn run_cell(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<CellResult, String> {
+    let threads = plan.threads.min(cell.clients);
+    let signals: Vec<Signals> = (0..threads).map(|_| Signals::default()).collect();
+    let processor_before = machine::processor_seconds();
+    let mut tally = Tally::default();
+    let mut faults = ValueFaults::default();
+    thread::scope(|scope| {
+        let (done, results) = mpsc::channel();
+        for (thread, signals) in signals.iter().enumerate() {
+            let done = done.clone();
+            scope.spawn(move || {
+                let clients = cell.clients / threads + usize::from(thread < cell.clients % threads);
+                let mut workload = PutGetLoop::new(plan, cell, thread, clients);
+                let tally = load::run(&load_plan(plan, cell, clients, thread), &mut workload, signals);
+                // The receiver only goes away once all results are in.
+                let _ = done.send((tally, workload.faults));
+            });
+        }
+        drop(done);
+        loop {
+            match results.recv_timeout(PROGRESS_EVERY) {
+                Ok((result, thread_faults)) => {
+                    tally.add(&result.map_err(|error| format!("cannot run {}: {error}", cell.name()))?);
+                    faults.add(thread_faults);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let answers: u64 =
+                        signals.iter().map(|signals| signals.answers.load(Ordering::Relaxed)).sum();
+                    progress.show(&format!("{}: {answers} answers", cell.name()));
+                }
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+        }
+    })
+    .map_err(|error: String| error)?;
+    let own = machine::processor_seconds().zip(processor_before).map(|(after, before)| after - before);
+    let own_processor_share = own.map(|seconds| seconds / tally.window.as_secs_f64());
+    Ok(CellResult { cell, tally, faults, own_processor_share, format: plan.format })
+}
+
+fn load_plan(plan: &GridPlan, cell: Cell, clients: usize, thread: usize) -> Plan {
+    Plan {
+        servers: plan.servers.clone(),
+        format: plan.format,
+        waits: course_policy(plan.format).waits,
+        clients,
+        window: Some(plan.window),
+        overload_restarts_max: u32::MAX,
+        redraw_server: cell.random,
+        seed: plan.seed ^ thread as u64,
+    }
+}
+
+/// How patient the course's clients of a generation are.
+pub fn course_policy(format: Format) -> RetryPolicy {
+    match format {
+        Format::Raw => RetryPolicy::course_2016(),
+        Format::Protobuf => RetryPolicy::course_2019(),
+    }
+}
+
+/// Cells as a table.
+pub fn table(results: &[CellResult]) -> Table {
+    let headings = [
+        "cell",
+        "req/s",
+        "good/s",
+        "2015",
+        "ratio",
+        "retry %",
+        "p50 ms",
+        "p99",
+        "p99.9",
+        "max",
+        "time-outs",
+        "errors",
+        "wrong",
+        "missing",
+        "odd",
+        "own CPU %",
+    ];
+    let mut table = Table::new(&headings, 1);
+    for result in results {
+        let tally = &result.tally;
+        let original = result.cell.original();
+        let dash = || "-".to_owned();
+        let errors: u64 = tally.errors(result.format).iter().map(|(_, count)| count).sum();
+        table.row(vec![
+            result.cell.name(),
+            format!("{:.0}", tally.throughput()),
+            format!("{:.0}", tally.goodput()),
+            original.map_or_else(dash, |rate| rate.to_string()),
+            original.map_or_else(dash, |rate| format!("{:.2}", tally.throughput() / f64::from(rate))),
+            format!("{:.2}", 100.0 * tally.retry_share()),
+            milliseconds(tally.latency_ms(50.0)),
+            milliseconds(tally.latency_ms(99.0)),
+            milliseconds(tally.latency_ms(99.9)),
+            milliseconds(tally.latency_ms(100.0)),
+            tally.timeouts.to_string(),
+            errors.to_string(),
+            result.faults.wrong.to_string(),
+            result.faults.missing.to_string(),
+            (tally.foreign + tally.duplicates + tally.undecodable).to_string(),
+            result.own_processor_share.map_or_else(dash, |share| format!("{:.0}", 100.0 * share)),
+        ]);
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cell_names() {
+        for name in CELLS {
+            assert_eq!(Cell::parse(name).unwrap().name(), name);
+        }
+        assert_eq!(Cell::parse("S16").unwrap().original(), Some(3020));
+        assert_eq!(Cell::parse("R256").unwrap().original(), None);
+        for name in ["", "S", "S0", "T4", "R1x", "R-1", "é4", "R65537"] {
+            assert!(Cell::parse(name).unwrap_err().contains("is no cell"), "{name}");
+        }
+    }
+}

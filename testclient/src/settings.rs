@@ -1,0 +1,216 @@
+//! The command line: what can be asked for, in which units, and the server list.
+//!
+//! A server list is a file with one `host:port` a line, as the course's graders read it, or the
+//! same written out with commas. Everything wrong with it is one sentence for standard error.
+
+use std::fs;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use violet_client::Format;
+
+/// Checks and loads key-value servers that speak the UDP course protocol, any of them.
+#[derive(Debug, Parser)]
+#[command(version, about)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The things this program does.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Runs conformance stages: what the course's graders check, one by one.
+    Check(CheckArguments),
+    /// Runs closed loops: S = all clients ask the first server, R = a random server per request.
+    Grid(GridArguments),
+}
+
+/// What both commands take.
+#[derive(Clone, Debug, Args)]
+pub struct CommonArguments {
+    /// A file with one host:port a line, or host:port,host:port,…
+    #[arg(long, env = "VIOLET_SERVERS", value_name = "FILE|LIST")]
+    pub servers: Option<String>,
+    /// The generation of the protocol; `check` runs both unless told, `grid` protobuf.
+    #[arg(long)]
+    pub format: Option<FormatChoice>,
+    /// Repeats a run: the same keys, values and draws. Drawn and printed when not given.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Writes everything that was seen to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+}
+
+/// The protocol generations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum FormatChoice {
+    /// The fixed layout of 2015 and 2016.
+    Raw,
+    /// The checksummed envelope of 2017 to 2025.
+    Protobuf,
+}
+
+impl From<FormatChoice> for Format {
+    fn from(choice: FormatChoice) -> Self {
+        match choice {
+            FormatChoice::Raw => Self::Raw,
+            FormatChoice::Protobuf => Self::Protobuf,
+        }
+    }
+}
+
+/// How servers are made to fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KillMode {
+    /// The SHUTDOWN command.
+    Shutdown,
+    /// kill -9 of the process that the server reports (loopback only).
+    Kill9,
+}
+
+/// Options of `check`.
+#[derive(Clone, Debug, Args)]
+pub struct CheckArguments {
+    /// What both commands take.
+    #[command(flatten)]
+    pub common: CommonArguments,
+    /// Only these stages, comma separated; those that need a switch still need it.
+    #[arg(long, value_delimiter = ',', value_name = "NAMES")]
+    pub stages: Vec<String>,
+    /// Prints the stages and ends.
+    #[arg(long)]
+    pub list: bool,
+    /// Also runs what fills and kills the cluster: capacity and crash.
+    #[arg(long)]
+    pub destructive: bool,
+    /// Also stops and resumes servers (SIGSTOP, SIGCONT; loopback only).
+    #[arg(long)]
+    pub suspend: bool,
+    /// How `crash` ends its servers.
+    #[arg(long, default_value = "shutdown")]
+    pub kill_mode: KillMode,
+    /// How many servers `crash` and `suspend` take; 1 of up to four servers, else 2.
+    #[arg(long, value_name = "COUNT")]
+    pub fault_nodes: Option<usize>,
+    /// How long `suspend` keeps its servers stopped.
+    #[arg(long, default_value_t = 10, value_name = "SECONDS")]
+    pub suspend_seconds: u64,
+    /// How much `capacity` stores at most.
+    #[arg(long, default_value_t = 2_048, value_name = "MIB")]
+    pub capacity_mib: u64,
+}
+
+/// Options of `grid`.
+#[derive(Clone, Debug, Args)]
+pub struct GridArguments {
+    /// What both commands take.
+    #[command(flatten)]
+    pub common: CommonArguments,
+    /// How long each cell lasts.
+    #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
+    pub seconds: f64,
+    /// The cells, S or R and a number of clients; the original's grid when not given.
+    #[arg(long, value_delimiter = ',', value_name = "S1,R16,…")]
+    pub cells: Vec<String>,
+    /// Shorthand for an S and an R cell with each of these numbers of clients.
+    #[arg(long, value_delimiter = ',', conflicts_with = "cells", value_name = "1,16,…")]
+    pub clients: Vec<usize>,
+    /// Values of exactly this many bytes instead of a random 1 to 1,000.
+    #[arg(long, value_name = "BYTES")]
+    pub value_bytes: Option<usize>,
+    /// Threads of the generator; one is enough for tens of thousands of requests a second.
+    #[arg(long, default_value_t = 1, value_name = "COUNT")]
+    pub threads: usize,
+    /// Instead of the grid: finds the saturating number of clients and runs four times as many.
+    #[arg(long)]
+    pub overload: bool,
+}
+
+impl CommonArguments {
+    /// The servers that were named.
+    ///
+    /// # Errors
+    /// One sentence that says what is wrong and where.
+    pub fn servers(&self) -> Result<Vec<SocketAddr>, String> {
+        let text = self.servers.as_deref().ok_or("name the servers with --servers or in VIOLET_SERVERS")?;
+        parse_servers(text)
+    }
+}
+
+/// Reads a server list.
+///
+/// # Errors
+/// One sentence that says what is wrong and where.
+fn parse_servers(text: &str) -> Result<Vec<SocketAddr>, String> {
+    let path = Path::new(text);
+    let from_file = path.is_file() || !text.contains(':');
+    let list = if from_file {
+        fs::read_to_string(path).map_err(|error| format!("cannot read the server list {text}: {error}"))?
+    } else {
+        text.replace(',', "\n")
+    };
+    let mut servers = Vec::new();
+    for (index, line) in list.lines().enumerate() {
+        let entry = line.split('#').next().unwrap_or_default().trim();
+        if entry.is_empty() {
+            continue;
+        }
+        let place = if from_file { format!("{text}:{}", index + 1) } else { "--servers".to_owned() };
+        servers.push(resolve(entry).map_err(|reason| format!("{place}: {entry:?} {reason}"))?);
+    }
+    if servers.is_empty() {
+        return Err(format!("the server list {text} names no server"));
+    }
+    let mut sorted = servers.clone();
+    sorted.sort();
+    if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("the server list {text} names {} twice", pair[0]));
+    }
+    Ok(servers)
+}
+
+fn resolve(entry: &str) -> Result<SocketAddr, String> {
+    let (_, port) = entry.rsplit_once(':').ok_or("is not host:port")?;
+    if port.parse::<u16>().map_or(true, |port| port == 0) {
+        return Err("has no port between 1 and 65535".to_owned());
+    }
+    let addresses = entry.to_socket_addrs().map_err(|error| format!("cannot be resolved: {error}"))?;
+    // The course's servers are IPv4; a name like localhost often resolves to IPv6 first.
+    let mut addresses: Vec<SocketAddr> = addresses.collect();
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    addresses.first().copied().ok_or_else(|| "has no address".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn lists_are_read_and_bad_ones_named() {
+        let list = parse_servers("127.0.0.1:1,localhost:2, 127.0.0.1:3").unwrap();
+        assert_eq!(list.iter().map(SocketAddr::port).collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(list.iter().all(SocketAddr::is_ipv4));
+        let check = |text: &str, expected: &str| {
+            let error = parse_servers(text).unwrap_err();
+            assert!(error.contains(expected), "{text}: {error}");
+            assert_eq!(error.lines().count(), 1);
+        };
+        check("/nowhere/nodes.txt", "cannot read the server list /nowhere/nodes.txt");
+        check("127.0.0.1:1,127.0.0.1", "\"127.0.0.1\" is not host:port");
+        check("127.0.0.1:0", "no port between 1 and 65535");
+        check("127.0.0.1:70000", "no port between 1 and 65535");
+        check("127.0.0.1:1,127.0.0.1:1", "names 127.0.0.1:1 twice");
+        check(":,", "--servers");
+        check(",:", "--servers");
+    }
+}

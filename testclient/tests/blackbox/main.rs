@@ -1,0 +1,42 @@
+//! The test client, as its users run it, against a small reference cluster: it must pass a right one
+//! and say what is wrong with each wrong one.
+
+mod check;
+mod grid;
+mod reference;
+
+use std::process::{Command, Output};
+
+/// Runs the program with these arguments, split at spaces.
+fn testclient(arguments: &str) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_violet-testclient"))
+        .args(arguments.split_whitespace())
+        .env_remove("VIOLET_SERVERS")
+        .output()
+        .expect("the program was built with this test")
+}
+
+/// Its standard output, with the rest of what it said for a failure message.
+fn said(output: &Output) -> String {
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    format!("{stdout}{stderr}[exit code {:?}]", output.status.code())
+}
+
+#[test]
+fn a_bad_server_list_is_one_line_and_exit_code_2() {
+    for (arguments, expected) in [
+        ("check --servers /nowhere/nodes.txt", "cannot read the server list /nowhere/nodes.txt"),
+        ("grid --servers 127.0.0.1:nine", "has no port between 1 and 65535"),
+        ("grid --servers 127.0.0.1:9 --cells Q7", "is no cell"),
+        ("grid --servers 127.0.0.1:9 --threads 0", "--threads 0"),
+        ("check --servers 127.0.0.1:9 --stages alive,nonsense", "nonsense"),
+    ] {
+        let output = testclient(arguments);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{arguments}: {}", said(&output));
+        assert!(stderr.contains(expected), "{arguments}: {stderr}");
+        assert_eq!(stderr.lines().count(), 1, "{arguments}: {stderr}");
+        assert!(output.stdout.is_empty(), "{arguments}: {}", said(&output));
+    }
+}
