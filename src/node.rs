@@ -26,7 +26,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a process takes beside values, hints and records: code, stacks, tables, receive batches.
 /// Measured; see "Memory" in ARCHITECTURE.md.
-const PROCESS_BYTES: usize = 12 * 1024 * 1024;
+const PROCESS_BYTES: usize = 8 * 1024 * 1024;
+/// One part in this many of the memory is never given to values: a full node must still be able to
+/// recognise repeats and keep hints.
+const RECORDS_SHARE: usize = 16;
 /// How often the node does what has no deadline of its own.
 const TICK_EVERY: Duration = Duration::from_millis(100);
 /// How often old tombstones and hints are looked for.
@@ -83,7 +86,7 @@ impl Node {
         let budget = Arc::new(Budget::new(memory_bytes - PROCESS_BYTES));
         let share = |mib: u64| (mib as usize * 1024 * 1024).min(memory_bytes / 4);
         let hints = Hints::new(Arc::clone(&budget), share(config.hints_mib));
-        let engine = Ram::new(Arc::clone(&budget), birth.seed);
+        let engine = Ram::new(Arc::clone(&budget), memory_bytes / RECORDS_SHARE, birth.seed);
         let replica = Arc::new(Replica::new(Box::new(engine), hints));
         let fence = Arc::new(Fence::new(Duration::from_millis(config.fence_after_ms), birth.now));
         let link = Link::new(me, birth.generation(), &birth.cluster_key);

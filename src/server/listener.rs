@@ -126,7 +126,7 @@ impl<P: DataPlane> Listener<P> {
         if self.batch.is_empty() {
             return;
         }
-        if self.batch.len() <= self.inline_batch && self.may_run_inline() {
+        if self.may_run_inline() {
             self.runner.outbox.count(Metric::BatchesInline);
             self.runner.run_batch(&*self.plane, &self.batch);
             self.batch.clear();
@@ -135,11 +135,12 @@ impl<P: DataPlane> Listener<P> {
         }
     }
 
-    /// Small batches are worked off here while the workers are idle, and again when the channel is
-    /// half full: then the kernel's buffer, which is far larger, is the place to queue, and many small
-    /// batches must not count as overload.
+    /// A small batch is worked off here while the workers are idle, and any batch when the channel is
+    /// half full: then the kernel's buffer, which is far larger, is the place to queue, and the time
+    /// stamps tell how long a datagram waited there. With `inline-batch = 0` all work is the workers'.
     fn may_run_inline(&self) -> bool {
-        self.shared.no_job_is_open() || self.is_half_full()
+        let is_small = self.batch.len() <= self.inline_batch && self.shared.no_job_is_open();
+        is_small || (0 < self.inline_batch && self.is_half_full())
     }
 
     fn is_half_full(&self) -> bool {

@@ -1,5 +1,6 @@
 //! Where values live: the [`Engine`] behind a replica, and the memory that all parts of a node share.
 
+pub mod chunks;
 pub mod ram;
 
 use crate::ids::Version;

@@ -2,13 +2,14 @@
 //!
 //! A record is a header, its key and its value, written as one stream over 128-byte blocks that are
 //! linked by number. All blocks are alike, so memory that a removed value leaves serves a value of
-//! any other size: nothing fragments and nothing calcifies. Blocks come in chunks of 64 KiB, taken
-//! from the node's [`Budget`] when a shard runs out; an overwrite reuses its own blocks first.
+//! any other size: nothing fragments and nothing calcifies. Blocks come in [`Chunks`], taken when a
+//! shard runs out; an overwrite reuses its own blocks first.
 //! A partition lives in one shard. Reads and writes copy under the shard's lock, for at most some
 //! microseconds; nothing is sent meanwhile.
 //!
 //! Deliberately not here: eviction. At the limit a write of a new key is refused.
 
+use super::chunks::{CHUNK_BYTES, Chunk, Chunks};
 use super::{Budget, Engine, Meta, Record, Usage, Written};
 use crate::ids::Version;
 use ahash::RandomState;
@@ -19,12 +20,15 @@ use std::sync::Arc;
 use violet_client::wire::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use violet_client::{Key, Value};
 
-const SHARDS: usize = 16;
+/// Most shards; fewer when the memory is small, because each holds a chunk that is not full.
+const SHARDS_MAX: usize = 16;
+const CHUNKS_PER_SHARD_MIN: usize = 12;
+/// Part of a shard's memory that new keys may not take: overwrites and removals must find room.
+const RESERVE_SHARE: usize = 64;
 const BLOCK_BYTES: usize = 128;
 const LINK_BYTES: usize = 4;
 const HEADER_BYTES: usize = 28;
-const CHUNK_BLOCKS: usize = 512;
-const CHUNK_BYTES: usize = CHUNK_BLOCKS * BLOCK_BYTES;
+const CHUNK_BLOCKS: usize = CHUNK_BYTES / BLOCK_BYTES;
 /// Bytes an index entry costs: a block number and a control byte.
 const INDEX_ENTRY_BYTES: usize = 5;
 const GRAVE_BYTES: usize = size_of::<Grave>();
@@ -43,9 +47,8 @@ type Block = [u8; BLOCK_BYTES];
 pub struct Ram {
     hasher: RandomState,
     budget: Arc<Budget>,
-    /// Budget that only overwrites and removals may use.
-    reserve_bytes: usize,
-    /// Locked one at a time.
+    chunks: Chunks,
+    /// Locked one at a time; chunks are taken and given meanwhile.
     shards: Vec<Mutex<Shard>>,
 }
 
@@ -53,8 +56,11 @@ pub struct Ram {
 struct Shard {
     index: HashTable<u32>,
     index_charged_bytes: usize,
-    chunks: Vec<Box<[Block]>>,
+    chunks: Vec<Chunk>,
+    /// Blocks that were used before, linked.
     free: u32,
+    /// Blocks of the chunks that have been used at all; the others are untouched.
+    used_blocks: u32,
     free_blocks: usize,
     /// Tombstones, oldest first.
     graves: VecDeque<Grave>,
@@ -128,16 +134,17 @@ impl Header {
 }
 
 impl Ram {
-    /// An empty engine that takes its memory from `budget`.
+    /// An empty engine that takes its memory from `budget` and leaves `leave_bytes` of it to others.
     #[must_use]
-    pub fn new(budget: Arc<Budget>, seed: u64) -> Self {
-        let reserve_bytes = (budget.limit_bytes() / 50).max(4 * CHUNK_BYTES);
-        let shards = (0..SHARDS).map(|_| Mutex::new(Shard::empty())).collect();
-        Self { hasher: RandomState::with_seeds(seed, 1, 2, 3), budget, reserve_bytes, shards }
+    pub fn new(budget: Arc<Budget>, leave_bytes: usize, seed: u64) -> Self {
+        let chunks = Chunks::new(Arc::clone(&budget), leave_bytes);
+        let shards = (chunks.count_max() / CHUNKS_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
+        let shards = (0..shards).map(|_| Mutex::new(Shard::empty())).collect();
+        Self { hasher: RandomState::with_seeds(seed, 1, 2, 3), budget, chunks, shards }
     }
 
     fn shard(&self, partition: u16) -> &Mutex<Shard> {
-        &self.shards[usize::from(partition) % SHARDS]
+        &self.shards[usize::from(partition) % self.shards.len()]
     }
 }
 
@@ -152,9 +159,9 @@ impl Engine for Ram {
         if old_header.is_some_and(|header| record.version <= header.version) {
             return Written::Older { existed };
         }
-        let leave = if may_use_reserve || existed || new.removed { 0 } else { self.reserve_bytes };
+        let is_urgent = may_use_reserve || existed || new.removed;
         let have = old_header.map_or(0, |header| header.blocks());
-        if !shard.make_room(new.blocks().saturating_sub(have), &self.budget, leave) {
+        if !shard.make_room(new.blocks().saturating_sub(have), &self.chunks, is_urgent) {
             return Written::NoSpace;
         }
         let head = shard.write_chain(old.unwrap_or(NIL), &new, key, record.value.unwrap_or_default());
@@ -198,8 +205,9 @@ impl Engine for Ram {
     fn wipe(&self) {
         for shard in &self.shards {
             let mut shard = shard.lock();
-            let old = std::mem::replace(&mut *shard, Shard::empty());
+            let mut old = std::mem::replace(&mut *shard, Shard::empty());
             drop(shard);
+            self.chunks.give(std::mem::take(&mut old.chunks));
             self.budget.give(old.held_bytes());
         }
     }
@@ -234,11 +242,13 @@ impl Shard {
     }
 
     fn block(&self, number: u32) -> &Block {
-        &self.chunks[number as usize / CHUNK_BLOCKS][number as usize % CHUNK_BLOCKS]
+        block_of(&self.chunks, number)
     }
 
     fn block_mut(&mut self, number: u32) -> &mut Block {
-        &mut self.chunks[number as usize / CHUNK_BLOCKS][number as usize % CHUNK_BLOCKS]
+        let at = number as usize % CHUNK_BLOCKS * BLOCK_BYTES;
+        let chunk = &mut self.chunks[number as usize / CHUNK_BLOCKS];
+        chunk[at..].first_chunk_mut().expect("a chunk is a whole number of blocks")
     }
 
     fn next(&self, number: u32) -> u32 {
@@ -264,21 +274,18 @@ impl Shard {
         self.index.find(hash, |block| self.has_key(*block, key)).copied()
     }
 
-    /// Makes sure that `blocks` are free, with new chunks if the budget allows.
-    fn make_room(&mut self, blocks: usize, budget: &Budget, leave_bytes: usize) -> bool {
-        while self.free_blocks < blocks {
-            if !budget.take(CHUNK_BYTES, leave_bytes) {
-                return false;
-            }
-            let first = (self.chunks.len() * CHUNK_BLOCKS) as u32;
-            self.chunks.push(vec![[0; BLOCK_BYTES]; CHUNK_BLOCKS].into_boxed_slice());
-            for number in (first..first + CHUNK_BLOCKS as u32).rev() {
-                self.link(number, self.free);
-                self.free = number;
-            }
+    /// Makes sure that `blocks` are free, with another chunk if there is one. What is not urgent
+    /// leaves the shard's reserve alone.
+    fn make_room(&mut self, blocks: usize, chunks: &Chunks, is_urgent: bool) -> bool {
+        let reserve = if is_urgent { 0 } else { self.chunks.len() * CHUNK_BLOCKS / RESERVE_SHARE };
+        if blocks + reserve <= self.free_blocks {
+            return true;
+        }
+        if let Some(chunk) = chunks.take() {
+            self.chunks.push(chunk);
             self.free_blocks += CHUNK_BLOCKS;
         }
-        true
+        blocks + reserve <= self.free_blocks
     }
 
     /// Writes a record over the blocks of `reuse`, then over free ones, and frees what is left over.
@@ -317,10 +324,14 @@ impl Shard {
             *reuse = self.next(number);
             return number;
         }
-        let number = self.free;
-        assert!(number != NIL, "make_room was asked first");
-        self.free = self.next(number);
+        assert!(0 < self.free_blocks, "make_room was asked first");
         self.free_blocks -= 1;
+        if self.free == NIL {
+            self.used_blocks += 1;
+            return self.used_blocks - 1;
+        }
+        let number = self.free;
+        self.free = self.next(number);
         number
     }
 
@@ -351,7 +362,7 @@ impl Shard {
     fn insert(&mut self, hash: u64, head: u32, hasher: &RandomState, budget: &Budget) {
         let chunks = &self.chunks;
         let hash_of = |number: &u32| {
-            let block = &chunks[*number as usize / CHUNK_BLOCKS][*number as usize % CHUNK_BLOCKS];
+            let block = block_of(chunks, *number);
             let key_bytes = usize::from(block[LINK_BYTES]);
             let key = &block[LINK_BYTES + HEADER_BYTES..][..key_bytes];
             hasher.hash_one(key)
@@ -402,6 +413,12 @@ impl Shard {
     }
 }
 
+fn block_of(chunks: &[Chunk], number: u32) -> &Block {
+    let at = number as usize % CHUNK_BLOCKS * BLOCK_BYTES;
+    let chunk = &chunks[number as usize / CHUNK_BLOCKS];
+    chunk[at..].first_chunk().expect("a chunk is a whole number of blocks")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -410,7 +427,7 @@ mod tests {
 
     fn engine(bytes: usize) -> (Ram, Arc<Budget>) {
         let budget = Arc::new(Budget::new(bytes));
-        (Ram::new(Arc::clone(&budget), 1), budget)
+        (Ram::new(Arc::clone(&budget), 0, 1), budget)
     }
 
     fn key(number: u32) -> Key {
@@ -438,7 +455,7 @@ mod tests {
 
     #[test]
     fn the_newest_write_wins_in_any_order() {
-        let (engine, _) = engine(1 << 20);
+        let (engine, _) = engine(8 << 20);
         assert_eq!(put(&engine, 1, 5, b"five"), Written::Stored { existed: false });
         assert_eq!(put(&engine, 1, 4, b"four"), Written::Older { existed: true });
         assert_eq!(put(&engine, 1, 5, b"again"), Written::Older { existed: true });
@@ -455,10 +472,10 @@ mod tests {
 
     #[test]
     fn at_the_limit_new_keys_are_refused_and_overwrites_and_removals_are_not() {
-        let (engine, _) = engine(8 << 20);
+        let (engine, _) = engine(64 << 20);
         let value = vec![3; 10_000];
         let stored = (0..).take_while(|number| put(&engine, *number, 1, &value) != Written::NoSpace).count();
-        assert!(700 < stored, "{stored} values of 10,000 bytes in 8 MiB");
+        assert!(5_400 < stored, "{stored} values of 10,000 bytes in 64 MiB");
         for number in 0..stored as u32 {
             assert_eq!(put(&engine, number, 2, &value), Written::Stored { existed: true });
         }
@@ -471,25 +488,28 @@ mod tests {
 
     #[test]
     fn wiping_and_sweeping_give_the_memory_back() {
-        let (engine, budget) = engine(8 << 20);
+        let (engine, budget) = engine(16 << 20);
         (0..2_000).for_each(|number| assert_ne!(put(&engine, number, 1, &[1; 1_000]), Written::NoSpace));
         (0..1_000).for_each(|number| assert_ne!(remove(&engine, number, 2), Written::NoSpace));
         put(&engine, 0, 3, b"back");
         assert_eq!((engine.usage().keys, engine.usage().tombstones), (1_001, 999));
         engine.sweep(2);
         assert_eq!(engine.usage().tombstones, 999, "none is older than 2");
-        engine.sweep(3);
+        (0..1_000 / SWEEP_MAX + 1).for_each(|_| engine.sweep(3));
         assert_eq!((engine.usage().keys, engine.usage().tombstones), (1_001, 0));
         assert_eq!(get(&engine, 0).as_deref(), Some(&b"back"[..]));
         assert_eq!(budget.used_bytes(), engine.usage().held_bytes);
+        let chunks = engine.usage().held_bytes / CHUNK_BYTES * CHUNK_BYTES;
         engine.wipe();
-        assert_eq!((budget.used_bytes(), engine.usage()), (0, Usage::default()));
+        assert_eq!((budget.used_bytes(), engine.usage()), (chunks, Usage::default()), "chunks are kept");
+        (0..2_000).for_each(|number| assert_ne!(put(&engine, number, 4, &[1; 1_000]), Written::NoSpace));
+        assert_eq!(budget.used_bytes(), engine.usage().held_bytes);
     }
 
     proptest! {
         #[test]
         fn it_holds_what_a_map_would_hold(steps in proptest::collection::vec((0u32..20, 0usize..9_000, any::<u8>()), 1..200)) {
-            let (engine, budget) = engine(4 << 20);
+            let (engine, budget) = engine(8 << 20);
             let mut model: BTreeMap<u32, Vec<u8>> = BTreeMap::new();
             for (time, (number, length, fill)) in (1u64..).zip(steps) {
                 if fill < 40 {
