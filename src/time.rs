@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
+use std::sync::atomic::{AtomicU64, Ordering};
 pub use std::time::Duration;
 
 /// A moment, in nanoseconds since the UNIX epoch on this process's steady clock.
@@ -60,5 +61,44 @@ impl Sub<Duration> for Instant {
 impl fmt::Debug for Instant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{:06}s", self.0 / 1_000_000_000, self.0 / 1_000 % 1_000_000)
+    }
+}
+
+/// How long something usually takes: an exponentially smoothed mean that many threads feed. Races
+/// between them lose a sample now and then, which a mean does not mind.
+#[derive(Debug, Default)]
+pub struct UsualDuration(AtomicU64);
+
+impl UsualDuration {
+    /// One more sample; it weighs a sixteenth.
+    pub fn note(&self, sample: Duration) {
+        let sample = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX);
+        let old = self.0.load(Ordering::Relaxed);
+        self.0.store(old - old / 16 + sample / 16, Ordering::Relaxed);
+    }
+
+    /// From when on something counts as late: `floor`, or four times the usual while everything is
+    /// slow, so that load alone does not make everything late; at most `ceiling`.
+    #[must_use]
+    pub fn late_after(&self, floor: Duration, ceiling: Duration) -> Duration {
+        let usual = Duration::from_nanos(self.0.load(Ordering::Relaxed));
+        floor.max((usual * 4).min(ceiling))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_is_the_floor_until_everything_is_slow() {
+        let (floor, ceiling) = (Duration::from_millis(50), Duration::from_millis(350));
+        let usual = UsualDuration::default();
+        assert_eq!(usual.late_after(floor, ceiling), floor);
+        (0..200).for_each(|_| usual.note(Duration::from_millis(30)));
+        let late = usual.late_after(floor, ceiling);
+        assert!(Duration::from_millis(115) < late && late <= Duration::from_millis(120), "{late:?}");
+        (0..200).for_each(|_| usual.note(Duration::from_secs(9)));
+        assert_eq!(usual.late_after(floor, ceiling), ceiling);
     }
 }

@@ -315,7 +315,7 @@ impl Coordinator {
             }
             Decision::Wait => {}
         }
-        self.reads.insert(token, turn.now + self.settings.hedge_after, op);
+        self.reads.insert(token, turn.now + self.patience_with_reads(), op);
     }
 
     fn say_missing(&self, turn: &mut Turn<'_>, client: &Client) {
@@ -416,6 +416,7 @@ impl Coordinator {
         match self.reads.update(token, |_| (Next::Remove, ())) {
             Some(((), Some(op))) => {
                 self.release(turn, &op);
+                self.usual_read.note(turn.now.since(op.started));
                 Some(op)
             }
             Some(((), None)) | None => {
@@ -434,7 +435,7 @@ impl Coordinator {
             let next = match &decision {
                 Decision::Wait => Next::Keep,
                 Decision::Ask(members) if *members != [me] => {
-                    Next::WakeAt(turn.now + self.settings.hedge_after)
+                    Next::WakeAt(turn.now + self.patience_with_reads())
                 }
                 Decision::Ask(_) | Decision::NoSuchKey => Next::Remove,
             };
@@ -483,13 +484,18 @@ impl Coordinator {
         }
     }
 
+    /// How long a replica may take to answer a read before another is asked.
+    fn patience_with_reads(&self) -> Duration {
+        self.usual_read.late_after(self.settings.hedge_after, self.settings.suspect_after)
+    }
+
     /// The value is late: ask another replica for it, if the budget allows.
     pub(super) fn on_read_timeout(&self, turn: &mut Turn<'_>, token: Token) {
         let over = self.reads.update(token, |op| {
             if READ_MAX <= turn.now.since(op.started) {
                 return (Next::Remove, ());
             }
-            (Next::WakeAt(turn.now + self.settings.hedge_after), ())
+            (Next::WakeAt(turn.now + self.patience_with_reads()), ())
         });
         match over {
             Some(((), Some(op))) => {

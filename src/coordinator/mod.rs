@@ -21,7 +21,7 @@ use crate::metrics::Metric;
 use crate::outbox::{Datagram, Lane, Outbox};
 use crate::peer::{ClientAddress, Message};
 use crate::replica::Replica;
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, UsualDuration};
 use clients::Clients;
 use get::ReadOp;
 use pending::Pending;
@@ -136,8 +136,10 @@ pub struct Coordinator {
     clients: Clients,
     writes: Pending<WriteOp>,
     reads: Pending<ReadOp>,
-    /// Smoothed time until a replica acknowledges, in nanoseconds.
-    ack_nanos: AtomicU64,
+    /// Time until a replica acknowledges a write.
+    usual_ack: UsualDuration,
+    /// Time until a read is settled.
+    usual_read: UsualDuration,
     /// Reads that may still be hedged, in hundredths.
     hedge_credit: AtomicU64,
 }
@@ -180,7 +182,8 @@ impl Coordinator {
             clients: Clients::default(),
             writes: Pending::new(parts.pending_max, parts.seed),
             reads: Pending::new(parts.pending_max, parts.seed),
-            ack_nanos: AtomicU64::new(0),
+            usual_ack: UsualDuration::default(),
+            usual_read: UsualDuration::default(),
             hedge_credit: AtomicU64::new(get::HEDGE_CREDIT_MAX),
         }
     }

@@ -21,7 +21,6 @@ use crate::ids::{MemberId, RequestKey, Token, Version};
 use crate::metrics::Metric;
 use crate::peer::{Message, Write, WriteOutcome};
 use crate::time::{Duration, Instant};
-use std::sync::atomic::Ordering;
 use violet_client::{Key, Response, Status, Value};
 
 /// A replica that had no memory is not offered new keys for this long.
@@ -355,8 +354,7 @@ impl Coordinator {
     /// How long a replica may take: `hint_after`, longer while all of them are slow, so that load
     /// alone does not turn every write into a hint.
     fn patience_with_replicas(&self) -> Duration {
-        let usual = Duration::from_nanos(self.ack_nanos.load(Ordering::Relaxed));
-        self.settings.hint_after.max((usual * 4).min(self.settings.suspect_after))
+        self.usual_ack.late_after(self.settings.hint_after, self.settings.suspect_after)
     }
 
     /// Answers the client and records what it was told.
@@ -421,7 +419,7 @@ impl Coordinator {
             }
         });
         if let Some(waited) = waited {
-            self.note_acknowledged(waited);
+            self.usual_ack.note(waited);
         }
         if outcome == WriteOutcome::NoSpace {
             turn.view.member(from).peer.note_refused_space(turn.now);
@@ -495,12 +493,6 @@ impl Coordinator {
         } else {
             self.writes.insert(token, deadline, op);
         }
-    }
-
-    fn note_acknowledged(&self, waited: Duration) {
-        let sample = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
-        let old = self.ack_nanos.load(Ordering::Relaxed);
-        self.ack_nanos.store(old - old / 16 + sample / 16, Ordering::Relaxed);
     }
 
     /// A replica has taken a write back.

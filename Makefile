@@ -1,0 +1,67 @@
+# Violet. Two commands do everything: `make run` and `make test`. `make help` lists the rest.
+
+NODES   ?= 15
+SECONDS ?= 5
+PORT    ?= 4410
+DIR     ?= .violet
+SEEDS   ?= 2000
+CELLS   ?= S1,S16,S32,R1,R16,R32,R64,R128,R256
+
+CARGO  ?= cargo
+BIN    := target/release
+VIOLET := $(BIN)/violet
+TEST   := $(BIN)/violet-testclient
+CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
+
+.DEFAULT_GOAL := help
+.PHONY: run test cluster check grid faults capacity overload sim build fmt lint help clean
+
+run: build ## Build, start NODES nodes, run conformance check and the S/R grid (SECONDS a cell), report, stop
+	$(CLUSTER) -- sh -c '$(TEST) check --json $(DIR)/check.json; checked=$$?; \
+	  $(TEST) grid --seconds $(SECONDS) --cells $(CELLS) --json $(DIR)/grid.json && exit $$checked'
+
+test: lint ## Everything that CI runs: format, lints, unit tests, simulation, real processes
+	$(CARGO) test --workspace --locked
+
+cluster: build ## Start NODES nodes on PORT… and keep them until Ctrl-C
+	$(CLUSTER)
+
+check: build ## Only the conformance check
+	$(CLUSTER) -- $(TEST) check
+
+grid: build ## Only the S/R grid
+	$(CLUSTER) -- $(TEST) grid --seconds $(SECONDS) --cells $(CELLS)
+
+faults: build ## kill -9, SHUTDOWN and a 60 s suspension of two nodes under load
+	$(CLUSTER) -- $(TEST) check --stages crash --destructive --kill-mode kill9
+	$(CLUSTER) -- $(TEST) check --stages crash --destructive --kill-mode shutdown
+	$(CLUSTER) -- $(TEST) check --stages suspend --suspend --suspend-seconds 60
+
+capacity: build ## One node with 64 MiB: filled to "out of space" and back
+	$(VIOLET) cluster --nodes 1 --port $(PORT) --dir $(DIR) --set memory-mib=64 -- \
+	  $(TEST) check --stages capacity --destructive
+
+overload: build ## Four times the clients that saturate the cluster
+	$(CLUSTER) -- $(TEST) grid --overload --seconds $(SECONDS)
+
+sim: build ## Simulate SEEDS seeds
+	$(VIOLET) sim --seeds $(SEEDS)
+
+build: ## Release binaries in target/release
+	$(CARGO) build --release --locked
+
+fmt: ## Format the code
+	$(CARGO) fmt --all
+
+lint: ## Format check and clippy, warnings are errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+clean: ## Remove what was built and what clusters left in DIR
+	$(CARGO) clean
+	rm -rf $(DIR)
+
+help: ## This list
+	@echo 'make TARGET [NODES=$(NODES)] [SECONDS=$(SECONDS)] [PORT=$(PORT)] [DIR=$(DIR)]'
+	@echo
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 12
