@@ -78,6 +78,13 @@ choices! {
         /// One socket; the listener sorts. For systems without steering.
         Shared "shared"
     }
+    /// Whether something is done.
+    Switch {
+        /// Yes.
+        On "on"
+        /// No.
+        Off "off"
+    }
     /// Time-outs of the failure detector.
     GossipPreset {
         /// One machine or one site: a crash is noticed in 3 to 6 s.
@@ -266,13 +273,16 @@ settings! {
     batch_datagrams "batch-datagrams": usize, "datagrams", "32", range(1, 256),
         "Most datagrams received in one call and handed over as one job.";
     job_batches "job-batches": usize, "batches", "8", range(2, 4_096),
-        "Length of the job channel. Clients are shed when it is half full, members when it is full.";
+        "Length of the job channel. When it is half full the listener works, too (unless inline-batch is 0).";
     inline_batch "inline-batch": usize, "datagrams", "16", range(0, 256),
-        "The listener works off batches up to this size itself while the job channel is empty; 0 = never.";
+        "The listener works off batches up to this size itself while the workers are idle. 0 = it never works: clients \
+         are shed when the job channel is half full, members when it is full.";
     receive_buffer_kib "receive-buffer-kib": usize, "KiB", "4096", range(16, 1_048_576),
         "Receive buffer asked for each socket; what the kernel grants is reported.";
     send_buffer_kib "send-buffer-kib": usize, "KiB", "1024", range(16, 1_048_576),
         "Send buffer asked for each socket.";
+    send_segments "send-segments": Switch, "switch", "on", ANY,
+        "Small datagrams to one destination leave as one message, which the kernel cuts (Linux, steered lanes).";
     admin "admin": Option<SocketAddr>, "address", "", ANY,
         "TCP address of the admin HTTP server (metrics, members, profile); empty = none. Loopback only.";
 }

@@ -9,7 +9,8 @@
 //! Files, all in one directory: `servers.txt`, `cluster.key`, `pids.txt`, and `node-I.log` per node.
 
 use crate::config::{Config, ConfigError, Protocol, SETTINGS};
-use crate::server::startup::fill_random;
+use rand::TryRng;
+use rand::rngs::SysRng;
 use rustix::process::Signal;
 use std::collections::VecDeque;
 use std::fs::{self, File};
@@ -157,9 +158,7 @@ impl Files {
         let lines: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         // Some readers of such lists take a blank last line for a server.
         write_file(&files.servers, lines.join("\n").as_bytes())?;
-        let mut key = [0; 32];
-        fill_random(&mut key)?;
-        write_file(&files.key, &key)?;
+        write_file(&files.key, &random_bytes::<32>()?)?;
         Ok(files)
     }
 
@@ -197,6 +196,13 @@ impl Files {
         let lines: Vec<String> = cluster.nodes.iter().map(|node| node.child.id().to_string()).collect();
         write_file(&self.directory.join("pids.txt"), lines.join("\n").as_bytes())
     }
+}
+
+fn random_bytes<const N: usize>() -> Result<[u8; N], ConfigError> {
+    let mut bytes = [0; N];
+    let filled = SysRng.try_fill_bytes(&mut bytes);
+    filled.map_err(|error| ConfigError(format!("no randomness from the system: {error}")))?;
+    Ok(bytes)
 }
 
 fn write_file(path: &Path, bytes: &[u8]) -> Result<(), ConfigError> {
@@ -401,8 +407,7 @@ fn shell_status(status: ExitStatus) -> u8 {
 
 /// Asks a node how many members it counts; `None` when it does not answer in time.
 fn member_count(socket: &UdpSocket, format: Format, node: SocketAddr) -> Option<usize> {
-    let mut id = [0; wire::MESSAGE_ID_BYTES];
-    fill_random(&mut id).ok()?;
+    let id = random_bytes().ok()?;
     let operation = Operation::GetMembershipCount;
     let mut datagram = Vec::new();
     wire::encode_request(&Request { format, id: MessageId(id), operation }, &mut datagram);

@@ -269,6 +269,12 @@ fn profile_command() -> Command {
                 .value_parser(value_parser!(u64).range(seconds)),
         )
         .arg(
+            Arg::new("system")
+                .long("system")
+                .help("Count time in system calls, too, at a small risk of a deadlock in the node.")
+                .action(ArgAction::SetTrue),
+        )
+        .arg(
             Arg::new("output")
                 .long("output")
                 .value_name("file")
@@ -280,7 +286,7 @@ fn profile_command() -> Command {
 
 fn profile(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let output: PathBuf = given(matches, "output");
-    let svg = profiles::fetch(given(matches, "node"), given(matches, "seconds"))?;
+    let svg = profiles::fetch(given(matches, "node"), given(matches, "seconds"), matches.get_flag("system"))?;
     std::fs::write(&output, svg).map_err(|error| format!("{}: {error}", output.display()))?;
     println!("{}", output.display());
     Ok(ExitCode::SUCCESS)

@@ -4,7 +4,8 @@
 //! GET /metrics                            all counts, as Prometheus reads them
 //! GET /stats                              counters and the loss ledger as JSON
 //! GET /healthz                            "ok"
-//! GET /profile?seconds=N&hz=99            flame graph (SVG); &format=folded for stacks as text
+//! GET /profile?seconds=N&hz=99            flame graph (SVG); &format=folded for stacks as text,
+//!                                         &system=on to see system calls (see `profile`)
 //! ```
 //!
 //! A few threads accept from one listener, one request per connection, with time-outs and a limit on
@@ -194,9 +195,6 @@ fn read_head(stream: &mut TcpStream) -> io::Result<Head> {
     let mut head = Vec::with_capacity(1024);
     let mut part = [0; 1024];
     while !head.windows(4).any(|window| window == b"\r\n\r\n") {
-        if REQUEST_BYTES_MAX < head.len() {
-            return Ok(Head::TooLong);
-        }
         // The limit is on the whole request: a byte now and then must not hold a thread.
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -208,6 +206,9 @@ fn read_head(stream: &mut TcpStream) -> io::Result<Head> {
             Ok(bytes) => head.extend_from_slice(&part[..bytes]),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
+        }
+        if REQUEST_BYTES_MAX < head.len() {
+            return Ok(Head::TooLong);
         }
     }
     Ok(Head::Complete(String::from_utf8_lossy(&head).into_owned()))
@@ -242,5 +243,104 @@ impl Response {
             self.body.len()
         )?;
         stream.write_all(&self.body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::metrics::Metrics;
+    use crate::node::Birth;
+
+    fn start() -> (Admin, Arc<Node>) {
+        let birth = Birth {
+            now: crate::time::Instant::ZERO,
+            pid: 1,
+            seed: 1,
+            cluster_key: [1; 32],
+            members: vec![(std::net::Ipv4Addr::LOCALHOST, 1).into()],
+        };
+        let config = Config::default();
+        let node = crate::control::Control::start(&config, &birth, Arc::new(Metrics::default())).node;
+        let loopback = "127.0.0.1:0".parse().expect("an address");
+        (Admin::start(loopback, &node).expect("it starts"), node)
+    }
+
+    fn ask(admin: &Admin, request: &[u8]) -> String {
+        let mut stream = TcpStream::connect(admin.address()).expect("connected");
+        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time-out");
+        stream.write_all(request).expect("sent");
+        let mut response = Vec::new();
+        stream.read_to_end(&mut response).expect("a response");
+        String::from_utf8(response).expect("text")
+    }
+
+    fn get(admin: &Admin, target: &str) -> (String, String) {
+        let response = ask(admin, format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes());
+        let (head, body) = response.split_once("\r\n\r\n").expect("a head");
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())));
+        (head.lines().next().expect("a status line").to_owned(), body.to_owned())
+    }
+
+    #[test]
+    fn every_path_answers() {
+        let (admin, node) = start();
+        node.metrics().sheet().add(Metric::Answered, 7);
+        assert_eq!(get(&admin, "/healthz"), ("HTTP/1.1 200 OK".into(), "ok\n".into()));
+        let (status, metrics) = get(&admin, "/metrics");
+        assert_eq!(status, "HTTP/1.1 200 OK");
+        assert!(metrics.contains(
+            "# HELP violet_answered Requests answered by this node, errors included. Unit: requests.\n\
+             # TYPE violet_answered counter\nviolet_answered 7\n"
+        ));
+        assert_eq!(metrics.lines().count(), Metric::ALL.len() * 3);
+        assert_eq!(get(&admin, "/stats").0, "HTTP/1.1 200 OK");
+        assert_eq!(get(&admin, "/nothing").0, "HTTP/1.1 404 Not Found");
+        assert_eq!(get(&admin, "/profile?seconds=0").0, "HTTP/1.1 400 Bad Request");
+        admin.stop();
+    }
+
+    #[test]
+    fn what_is_no_request_is_refused_and_harms_nobody() {
+        let (admin, _) = start();
+        let status = |request: &[u8]| ask(&admin, request).lines().next().map(str::to_owned);
+        assert_eq!(status(b"GARBAGE\r\n\r\n").as_deref(), Some("HTTP/1.1 400 Bad Request"));
+        assert_eq!(status(b"POST / HTTP/1.1\r\n\r\n").as_deref(), Some("HTTP/1.1 405 Method Not Allowed"));
+        let too_long = vec![b'a'; REQUEST_BYTES_MAX + 1];
+        assert_eq!(status(&too_long).as_deref(), Some("HTTP/1.1 431 Request Header Fields Too Large"));
+        // A client that leaves in the middle costs nothing.
+        drop(TcpStream::connect(admin.address()).expect("connected"));
+        assert_eq!(get(&admin, "/healthz").1, "ok\n");
+        admin.stop();
+    }
+
+    #[test]
+    fn one_profile_at_a_time_and_stopping_cuts_it_short() {
+        let (admin, _) = start();
+        let first = std::thread::scope(|scope| {
+            let first = scope.spawn(|| get(&admin, "/profile?seconds=60&format=folded"));
+            while !admin.desk.profiles.is_running() {
+                std::thread::yield_now();
+            }
+            assert_eq!(get(&admin, "/profile?seconds=1").0, "HTTP/1.1 409 Conflict");
+            admin.desk.profiles.cut_short();
+            first.join().expect("no panic")
+        });
+        assert_eq!(first.0, "HTTP/1.1 200 OK");
+        admin.stop();
+    }
+
+    #[test]
+    fn only_loopback_will_do() {
+        let (admin, node) = start();
+        let error = |address: &str| {
+            let address = address.parse().expect("an address");
+            Admin::start(address, &node).expect_err("not allowed").to_string()
+        };
+        assert_eq!(error("0.0.0.0:0"), "admin: 0.0.0.0:0 is not loopback; nothing here is authenticated");
+        let taken = admin.address().to_string();
+        assert_eq!(error(&taken), format!("admin: {taken} is taken"));
+        admin.stop();
     }
 }

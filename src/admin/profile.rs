@@ -1,9 +1,11 @@
 //! Flame graphs of the running process, and the client that fetches them.
 //!
-//! A sampling profiler counts where the process spends processor time, by thread. Kernel time is not
-//! seen, nor time inside the C library (its frames cannot be walked safely from a signal): judge the
-//! network's cost with `perf`. The first profile allocates about 135 MB for the collector, which are
-//! never returned.
+//! A sampling profiler counts where the process spends processor time, by thread. Samples inside the C
+//! library are left out, because its frames cannot always be walked safely from a signal; and since
+//! system calls are made from there, a node that mostly sends and receives looks idle. `system=on`
+//! takes them in, at a small risk of a deadlock: not for a node that anybody depends on. What happens
+//! inside the kernel only `perf` shows. The first profile allocates about 135 MB for the collector,
+//! which are never returned.
 
 use parking_lot::{Condvar, Mutex};
 use pprof::{ProfilerGuardBuilder, Report};
@@ -50,6 +52,7 @@ struct Wanted {
     seconds: u64,
     hz: u64,
     is_folded: bool,
+    with_system: bool,
 }
 
 impl Profiles {
@@ -64,6 +67,12 @@ impl Profiles {
         profile.map_err(|error| Refusal::Failed(format!("the profiler failed: {error}")))
     }
 
+    /// Whether one is being taken.
+    #[cfg(test)]
+    pub(super) fn is_running(&self) -> bool {
+        self.is_running.load(Ordering::Acquire)
+    }
+
     /// Ends the running profile now, and every later one at once: the process is stopping.
     pub(super) fn cut_short(&self) {
         *self.is_cut_short.lock() = true;
@@ -72,7 +81,8 @@ impl Profiles {
 
     fn sample(&self, wanted: &Wanted) -> Result<Profile, pprof::Error> {
         let hz = i32::try_from(wanted.hz).expect("the query's range is smaller");
-        let guard = ProfilerGuardBuilder::default().frequency(hz).blocklist(&BLOCKLIST).build()?;
+        let blocklist = if wanted.with_system { &[][..] } else { &BLOCKLIST };
+        let guard = ProfilerGuardBuilder::default().frequency(hz).blocklist(blocklist).build()?;
         self.wait(Duration::from_secs(wanted.seconds));
         let report = guard.report().build()?;
         if wanted.is_folded {
@@ -101,7 +111,7 @@ const EMPTY_SVG: &str = concat!(
 );
 
 fn parse(query: &str) -> Result<Wanted, String> {
-    let mut wanted = Wanted { seconds: 10, hz: HZ_DEFAULT, is_folded: false };
+    let mut wanted = Wanted { seconds: 10, hz: HZ_DEFAULT, is_folded: false, with_system: false };
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         match pair.split_once('=').unwrap_or((pair, "")) {
             ("seconds", text) => wanted.seconds = number("seconds", text, &SECONDS)?,
@@ -109,7 +119,10 @@ fn parse(query: &str) -> Result<Wanted, String> {
             ("format", "svg") => wanted.is_folded = false,
             ("format", "folded") => wanted.is_folded = true,
             ("format", text) => return Err(format!("format: '{text}' is not allowed; allowed: svg|folded")),
-            (name, _) => return Err(format!("{name}: there are seconds, hz and format")),
+            ("system", "off") => wanted.with_system = false,
+            ("system", "on") => wanted.with_system = true,
+            ("system", text) => return Err(format!("system: '{text}' is not allowed; allowed: on|off")),
+            (name, _) => return Err(format!("{name}: there are seconds, hz, format and system")),
         }
     }
     Ok(wanted)
@@ -138,17 +151,18 @@ fn folded(report: &Report) -> String {
     lines.concat()
 }
 
-/// Fetches a flame graph from a node's admin server.
+/// Fetches a flame graph from a node's admin server; `with_system` as in the file's introduction.
 ///
 /// # Errors
 /// One line: nobody there, or what the node said.
-pub fn fetch(admin: SocketAddr, seconds: u64) -> Result<Vec<u8>, String> {
+pub fn fetch(admin: SocketAddr, seconds: u64, with_system: bool) -> Result<Vec<u8>, String> {
     let talk = || -> io::Result<Vec<u8>> {
         let mut stream = TcpStream::connect_timeout(&admin, Duration::from_secs(5))?;
         stream.set_read_timeout(Some(Duration::from_secs(seconds + 30)))?;
+        let system = if with_system { "on" } else { "off" };
         write!(
             stream,
-            "GET /profile?seconds={seconds} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n"
+            "GET /profile?seconds={seconds}&system={system} HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n"
         )?;
         let mut response = Vec::new();
         stream.read_to_end(&mut response)?;
@@ -170,12 +184,12 @@ mod tests {
 
     #[test]
     fn queries_are_read_or_refused_with_what_is_allowed() {
-        assert_eq!(parse(""), Ok(Wanted { seconds: 10, hz: 99, is_folded: false }));
-        let wanted = Wanted { seconds: 60, hz: 1, is_folded: true };
-        assert_eq!(parse("seconds=60&hz=1&format=folded"), Ok(wanted));
+        assert_eq!(parse(""), Ok(Wanted { seconds: 10, hz: 99, is_folded: false, with_system: false }));
+        let wanted = Wanted { seconds: 60, hz: 1, is_folded: true, with_system: true };
+        assert_eq!(parse("seconds=60&hz=1&format=folded&system=on"), Ok(wanted));
         assert_eq!(parse("seconds=61"), Err("seconds: '61' is not allowed; allowed: 1 to 60".into()));
         assert_eq!(parse("hz=0"), Err("hz: '0' is not allowed; allowed: 1 to 1000".into()));
         assert_eq!(parse("format=png"), Err("format: 'png' is not allowed; allowed: svg|folded".into()));
-        assert_eq!(parse("x"), Err("x: there are seconds, hz and format".into()));
+        assert_eq!(parse("x"), Err("x: there are seconds, hz, format and system".into()));
     }
 }

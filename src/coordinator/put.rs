@@ -593,7 +593,7 @@ impl Coordinator {
                 self.reply_cache.record(turn.now, write.request, Progress::Replicated);
             }
             if let Some(owner) = hint_for
-                && !(only_if_present && !existed)
+                && (existed || !only_if_present)
                 && !self.keep_hint(turn, owner, &write)
             {
                 outcome = WriteOutcome::NoSpace;

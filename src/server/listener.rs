@@ -1,10 +1,15 @@
 //! The listener: the one thread that receives clients' and members' datagrams.
 //!
 //! It polls the lanes, receives a batch at a time into pooled memory, the members' lane first and the
-//! lanes in turn, and hands each batch to the workers; a small batch it works off itself while the
-//! workers are idle, because waking one costs more than the work. It never blocks: what finds no place
-//! in the job channel is shed and counted, clients when the channel is half full, members when it is
-//! full, gossip (which never enters the channel) not at all. It also drives `tick`.
+//! lanes in turn, and hands each batch to the workers. Two kinds of batches it works off itself: a
+//! small one while the workers are idle, because waking one costs more than the work; and any batch
+//! while the job channel is half full, because then all hands are needed, and the kernel's buffers,
+//! which are far larger than the channel and cost us no memory, are the better place to queue. What
+//! waits there is stamped, so requests that have become too old are still dropped before any work.
+//!
+//! With `inline-batch = 0` it works nothing off, and what finds no place in the channel is shed and
+//! counted: clients when the channel is half full, members when it is full, gossip (which never enters
+//! the channel) not at all. It never blocks either way. It also drives `tick`.
 //!
 //! With steered lanes it does not look into the datagrams; with a shared lane it looks at the first
 //! four bytes and passes gossip on to the controller.
@@ -126,7 +131,7 @@ impl<P: DataPlane> Listener<P> {
         if self.batch.is_empty() {
             return;
         }
-        if self.may_run_inline() {
+        if self.runs_inline() {
             self.runner.outbox.count(Metric::BatchesInline);
             self.runner.run_batch(&*self.plane, &self.batch);
             self.batch.clear();
@@ -135,12 +140,13 @@ impl<P: DataPlane> Listener<P> {
         }
     }
 
-    /// A small batch is worked off here while the workers are idle, and any batch when the channel is
-    /// half full: then the kernel's buffer, which is far larger, is the place to queue, and the time
-    /// stamps tell how long a datagram waited there. With `inline-batch = 0` all work is the workers'.
-    fn may_run_inline(&self) -> bool {
-        let is_small = self.batch.len() <= self.inline_batch && self.shared.no_job_is_open();
-        is_small || (0 < self.inline_batch && self.is_half_full())
+    /// Whether this thread works the batch off itself; see the file's introduction.
+    fn runs_inline(&self) -> bool {
+        if self.inline_batch == 0 {
+            return false;
+        }
+        let is_small = self.batch.len() <= self.inline_batch;
+        (is_small && self.shared.no_job_is_open()) || self.is_half_full()
     }
 
     fn is_half_full(&self) -> bool {

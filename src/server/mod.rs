@@ -18,6 +18,8 @@ mod listener;
 mod portable;
 mod sockets;
 pub mod startup;
+#[cfg(test)]
+mod tests;
 mod transport;
 #[cfg(target_os = "linux")]
 mod udp;
@@ -26,11 +28,12 @@ mod worker;
 pub use clock::Clock;
 pub use sockets::{Granted, OpenError};
 
-use crate::config::{Config, Lanes};
+use crate::config::{Config, Lanes, Switch};
 use crate::control::{Control, Planes};
 use crate::metrics::Metrics;
 use crate::node::{Birth, Node};
 use crate::outbox::Outbox;
+use crate::peer::{GOSSIP_MAGIC, PEER_MAGIC};
 use crate::time::Instant;
 use batch::{Batch, BatchPool, SLOT_BYTES};
 use controller::{Command, Controller, GossipInlet};
@@ -45,13 +48,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
-use transport::{Receiver, Sender};
+use transport::{Means, Receiver, Sender};
 use worker::Worker;
 
-/// First bytes of a frame between members.
-const PEER_MAGIC: [u8; 4] = *b"VltP";
-/// First bytes of a membership frame.
-const GOSSIP_MAGIC: [u8; 4] = *b"VltG";
 /// Longest wait for the controller when the node leaves.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
 /// Status of a process that ends because one of its threads broke; a shell sees a panic's status.
@@ -116,11 +115,14 @@ impl Server {
     ///
     /// # Errors
     /// [`StartError`], most often because the port is taken.
-    pub fn start(config: &Config, clock: Clock, birth: Birth) -> Result<Self, StartError> {
+    pub fn start(config: &Config, clock: Clock, mut birth: Birth) -> Result<Self, StartError> {
         let workers = worker_count(config.workers);
         let sockets = Sockets::open(plan(config, workers))?;
         let (address, granted, is_steered) = (sockets.address, sockets.granted.clone(), sockets.is_steered());
         let Sockets { clients, members, mut senders, .. } = sockets;
+        // With port 0 the system has chosen one, and the node must know itself by it.
+        birth.members.iter_mut().filter(|member| **member == config.listen).for_each(|own| *own = address);
+        let config = &Config { listen: address, ..config.clone() };
         let controller_senders = senders.pop().expect("the plan counts the controller");
         let (peers, gossip) = members.map(|members| (members.peers, members.gossip)).unzip();
 
@@ -130,20 +132,21 @@ impl Server {
         let controller_poll = Poll::new()?;
         let controller_waker = Arc::new(Waker::new(controller_poll.registry(), controller::WAKER)?);
         let (gossip_inlet, passed_on) = GossipInlet::new(Arc::clone(&controller_waker));
-        let lanes = receive_lanes(clients, peers, config.batch_datagrams);
-        let parts = Parts { lanes, gossip: gossip_inlet, senders, clock, metrics: &metrics };
+        let lanes = receive_lanes(clients, peers, config);
+        let parts =
+            Parts { lanes, gossip: gossip_inlet, senders, clock, metrics: &metrics, slot_bytes: SLOT_BYTES };
         let data_threads = start_data_plane(&node, config, parts)?;
         let (commands, commands_end) = flume::bounded(16);
         let controller = Controller {
             control,
             node: Arc::clone(&node),
             poll: controller_poll,
-            lane: gossip.map(|socket| Receiver::new(socket, config.batch_datagrams, is_steered)),
+            lane: gossip.map(|socket| Receiver::new(socket, config.batch_datagrams, means(config))),
             passed_on,
             commands: commands_end,
             batch: Batch::new(config.batch_datagrams, SLOT_BYTES)?,
             shared: Arc::clone(&data_threads.shared),
-            runner: runner(clock, &metrics, controller_senders, is_steered),
+            runner: runner(clock, &metrics, controller_senders, means(config)),
             ticked_at: Instant::ZERO,
         };
         let controller = spawn("v-control".into(), move || controller.run())?;
@@ -220,6 +223,7 @@ struct Parts<'a> {
     senders: Vec<SendSockets>,
     clock: Clock,
     metrics: &'a Metrics,
+    slot_bytes: usize,
 }
 
 /// Listener and workers.
@@ -242,14 +246,15 @@ fn start_data_plane<P: DataPlane>(
     config: &Config,
     mut parts: Parts<'_>,
 ) -> io::Result<DataThreads> {
-    let is_batched = is_steered(config);
+    let means = means(config);
     let (clock, metrics) = (parts.clock, parts.metrics);
     let poll = Poll::new()?;
     let shared = Arc::new(Shared::new(Waker::new(poll.registry(), listener::WAKER)?));
     let (jobs, jobs_end) = crossbeam_channel::bounded::<Job>(config.job_batches);
     let listener_senders = parts.senders.pop().expect("the plan counts the listener");
     // Every batch that can be in use at once: in the channel, at a worker, at the listener.
-    let pool = BatchPool::new(config.job_batches + parts.senders.len() + 1, config.batch_datagrams)?;
+    let batches = config.job_batches + parts.senders.len() + 1;
+    let pool = BatchPool::new(batches, config.batch_datagrams, parts.slot_bytes)?;
     let listener = Listener {
         plane: Arc::clone(plane),
         poll,
@@ -260,7 +265,7 @@ fn start_data_plane<P: DataPlane>(
         pool,
         inline_batch: config.inline_batch,
         shared: Arc::clone(&shared),
-        runner: runner(clock, metrics, listener_senders, is_batched),
+        runner: runner(clock, metrics, listener_senders, means),
         ticked_at: Instant::ZERO,
     };
     let mut threads = vec![spawn("v-listener".into(), move || listener.run())?];
@@ -269,7 +274,7 @@ fn start_data_plane<P: DataPlane>(
             plane: Arc::clone(plane),
             jobs: jobs_end.clone(),
             shared: Arc::clone(&shared),
-            runner: runner(clock, metrics, senders, is_batched),
+            runner: runner(clock, metrics, senders, means),
         };
         let run = move || {
             worker.run();
@@ -280,20 +285,20 @@ fn start_data_plane<P: DataPlane>(
     Ok(DataThreads { shared, threads })
 }
 
-fn runner(clock: Clock, metrics: &Metrics, senders: SendSockets, is_batched: bool) -> Runner {
-    Runner { clock, outbox: Outbox::new(metrics.sheet()), sender: Sender::new(senders, is_batched) }
+fn runner(clock: Clock, metrics: &Metrics, senders: SendSockets, means: Means) -> Runner {
+    Runner { clock, outbox: Outbox::new(metrics.sheet()), sender: Sender::new(senders, means) }
 }
 
 /// The lanes in the order in which the listener serves them: members first.
 fn receive_lanes(
     clients: mio::net::UdpSocket,
     peers: Option<mio::net::UdpSocket>,
-    slots: usize,
+    config: &Config,
 ) -> Vec<ReceiveLane> {
     let is_steered = peers.is_some();
     let lane = |socket, intended| ReceiveLane {
         intended,
-        receiver: Receiver::new(socket, slots, is_steered),
+        receiver: Receiver::new(socket, config.batch_datagrams, means(config)),
         is_ready: false,
     };
     let intended = if is_steered { Intended::Clients } else { Intended::All };
@@ -311,8 +316,13 @@ fn plan(config: &Config, workers: usize) -> Plan {
     }
 }
 
-fn is_steered(config: &Config) -> bool {
-    cfg!(target_os = "linux") && config.lanes == Lanes::Steered
+/// A shared lane is for systems without batched calls, and for comparison with them.
+fn means(config: &Config) -> Means {
+    match (config.lanes, config.send_segments) {
+        (Lanes::Shared, _) => Means::Plain,
+        (Lanes::Steered, Switch::Off) => Means::Batched,
+        (Lanes::Steered, Switch::On) => Means::Segmented,
+    }
 }
 
 /// The number of workers: as set, or one less than the cores, since the listener needs one, too.

@@ -10,9 +10,9 @@
 
 #[cfg(target_os = "linux")]
 use super::udp;
-use super::{GOSSIP_MAGIC, PEER_MAGIC};
 use crate::config::Lanes;
 use crate::outbox::Lane;
+use crate::peer::{GOSSIP_MAGIC, PEER_MAGIC};
 use mio::net::UdpSocket;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::net::{SocketAddr, UdpSocket as StdUdpSocket};

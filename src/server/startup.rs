@@ -7,9 +7,10 @@ use crate::node::Birth;
 use crate::time::Instant;
 use rand::TryRng;
 use rand::rngs::SysRng;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use violet_client::servers;
 
 /// How long a key file may be: shorter ones can be guessed, longer ones are the wrong file.
 const KEY_FILE_BYTES: RangeInclusive<usize> = 16..=4_096;
@@ -29,7 +30,7 @@ pub fn birth(config: &Config, now: Instant) -> Result<Birth, ConfigError> {
     Ok(Birth {
         now,
         pid: std::process::id(),
-        seed: random_u64()?,
+        seed: random_seed()?,
         cluster_key: cluster_key(config)?,
         members: members(config)?,
     })
@@ -41,20 +42,8 @@ pub fn has_development_key(config: &Config) -> bool {
     config.cluster_key_file.is_none()
 }
 
-/// Fills a buffer from the operating system's source of randomness.
-///
-/// # Errors
-/// When the system has none.
-pub fn fill_random(bytes: &mut [u8]) -> Result<(), ConfigError> {
-    SysRng
-        .try_fill_bytes(bytes)
-        .map_err(|error| ConfigError(format!("no randomness from the system: {error}")))
-}
-
-fn random_u64() -> Result<u64, ConfigError> {
-    let mut bytes = [0; 8];
-    fill_random(&mut bytes)?;
-    Ok(u64::from_le_bytes(bytes))
+fn random_seed() -> Result<u64, ConfigError> {
+    SysRng.try_next_u64().map_err(|error| ConfigError(format!("no randomness from the system: {error}")))
 }
 
 fn check_addresses(config: &Config) -> Result<(), ConfigError> {
@@ -93,40 +82,30 @@ fn cluster_key(config: &Config) -> Result<[u8; 32], ConfigError> {
 /// The first member list; this node alone when there is no list.
 fn members(config: &Config) -> Result<Vec<SocketAddr>, ConfigError> {
     let Some(path) = &config.servers else { return Ok(vec![config.address()]) };
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| ConfigError(format!("servers: {}: {error}", path.display())))?;
-    parse_members(path, &text, config.listen.is_ipv4())
+    let bytes =
+        std::fs::read(path).map_err(|error| ConfigError(format!("servers: {}: {error}", path.display())))?;
+    parse_members(path, &String::from_utf8_lossy(&bytes), config.listen.is_ipv4())
 }
 
-/// Reads `HOST:PORT` lines; empty lines and what follows a `#` do not count.
+/// Reads a list of members: no member twice, and all within reach of one socket.
 fn parse_members(path: &Path, text: &str, is_ipv4: bool) -> Result<Vec<SocketAddr>, ConfigError> {
-    let mut members = Vec::new();
-    for (index, line) in text.lines().enumerate() {
-        let line = line.split('#').next().unwrap_or_default().trim();
-        if line.is_empty() {
-            continue;
+    let fail = |why: String| ConfigError(format!("servers: {why}"));
+    let path = path.display().to_string();
+    let servers = servers::parse_file(&path, text).map_err(|error| fail(error.to_string()))?;
+    let mut members = Vec::with_capacity(servers.len());
+    for server in &servers {
+        if server.address.is_ipv4() != is_ipv4 {
+            return Err(fail(format!("{path}: \"{server}\" is not of the same address family as listen")));
         }
-        let fail =
-            |why: &str| ConfigError(format!("servers: {}:{}: '{line}' {why}", path.display(), index + 1));
-        let address = resolve(line, is_ipv4).ok_or_else(|| fail("is no HOST:PORT that can be found"))?;
-        if members.contains(&address) {
-            return Err(fail("is listed twice"));
+        if members.contains(&server.address) {
+            return Err(fail(format!("{path}: \"{server}\" is listed twice")));
         }
-        members.push(address);
+        members.push(server.address);
     }
-    if members.is_empty() || MEMBERS_MAX < members.len() {
-        let (path, count) = (path.display(), members.len());
-        return Err(ConfigError(format!(
-            "servers: {path} lists {count} members; allowed: 1 to {MEMBERS_MAX}"
-        )));
+    if MEMBERS_MAX < members.len() {
+        return Err(fail(format!("{path} lists {} members; allowed: 1 to {MEMBERS_MAX}", members.len())));
     }
     Ok(members)
-}
-
-/// The first address of the wanted family.
-fn resolve(host_and_port: &str, is_ipv4: bool) -> Option<SocketAddr> {
-    let mut addresses = host_and_port.to_socket_addrs().ok()?;
-    addresses.find(|address| address.is_ipv4() == is_ipv4 && address.port() != 0)
 }
 
 #[cfg(test)]
@@ -140,19 +119,19 @@ mod tests {
     }
 
     #[test]
-    fn a_member_list_is_read_or_its_bad_line_is_named() {
+    fn a_member_list_is_read_or_what_is_wrong_is_named() {
         assert_eq!(
             check("127.0.0.1:1\n\n# x\n 127.0.0.2:2 # y\r\n").as_deref(),
             Ok("127.0.0.1:1 127.0.0.2:2")
         );
         let error = |text| check(text).expect_err("not a list");
+        assert!(error("127.0.0.1:1\n127.0.0.1\n").starts_with("servers: s.txt line 2: "));
+        assert!(error("# none\n").starts_with("servers: server list s.txt has no"));
+        assert_eq!(error("127.0.0.1:1\n127.0.0.1:1"), "servers: s.txt: \"127.0.0.1:1\" is listed twice");
         assert_eq!(
-            error("127.0.0.1:1\n127.0.0.1\n"),
-            "servers: s.txt:2: '127.0.0.1' is no HOST:PORT that can be found"
+            error("[::1]:1"),
+            "servers: s.txt: \"[::1]:1\" is not of the same address family as listen"
         );
-        assert_eq!(error("127.0.0.1:1\n127.0.0.1:1"), "servers: s.txt:2: '127.0.0.1:1' is listed twice");
-        assert_eq!(error("# none\n"), "servers: s.txt lists 0 members; allowed: 1 to 4096");
-        assert_eq!(error("127.0.0.1:0"), "servers: s.txt:1: '127.0.0.1:0' is no HOST:PORT that can be found");
     }
 
     #[test]

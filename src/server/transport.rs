@@ -28,6 +28,17 @@ pub(super) struct Intake {
     pub(super) dropped: Option<u32>,
 }
 
+/// How datagrams are moved. Systems without batched calls do with the plain ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Means {
+    /// One system call a datagram.
+    Plain,
+    /// One a batch.
+    Batched,
+    /// One a batch, and small datagrams to one destination as one message.
+    Segmented,
+}
+
 /// Receives batches from one socket.
 pub(super) struct Receiver {
     socket: UdpSocket,
@@ -43,16 +54,14 @@ enum ReceiveMeans {
 }
 
 impl Receiver {
-    /// A receiver of batches of up to `slots` datagrams. `batched` asks for the batched calls where
-    /// there are any.
-    pub(super) fn new(socket: UdpSocket, slots: usize, batched: bool) -> Self {
-        #[cfg(target_os = "linux")]
-        if batched {
-            let means = ReceiveMeans::Batched(udp::BatchReceiver::new(slots));
-            return Self { socket, means, dropped_seen: 0 };
-        }
-        let _ = (slots, batched);
-        Self { socket, means: ReceiveMeans::Plain, dropped_seen: 0 }
+    /// A receiver of batches of up to `slots` datagrams.
+    pub(super) fn new(socket: UdpSocket, slots: usize, means: Means) -> Self {
+        let means = match means {
+            #[cfg(target_os = "linux")]
+            Means::Batched | Means::Segmented => ReceiveMeans::Batched(udp::BatchReceiver::new(slots)),
+            _ => ReceiveMeans::Plain,
+        };
+        Self { socket, means, dropped_seen: 0 }
     }
 
     /// The socket, for the poll.
@@ -102,13 +111,17 @@ enum SendMeans {
 }
 
 impl Sender {
-    pub(super) fn new(sockets: SendSockets, batched: bool) -> Self {
+    pub(super) fn new(sockets: SendSockets, means: Means) -> Self {
         #[cfg(target_os = "linux")]
-        if batched {
-            return Self { sockets, means: SendMeans::Batched(udp::BatchSender::new()) };
-        }
-        let _ = batched;
-        Self { sockets, means: SendMeans::Plain }
+        let batched = |segmentation| SendMeans::Batched(udp::BatchSender::new(segmentation));
+        let means = match means {
+            #[cfg(target_os = "linux")]
+            Means::Segmented => batched(udp::Segmentation::ON),
+            #[cfg(target_os = "linux")]
+            Means::Batched => batched(udp::Segmentation::OFF),
+            _ => SendMeans::Plain,
+        };
+        Self { sockets, means }
     }
 
     /// Sends everything and clears the outbox. Call it while holding no lock.

@@ -30,6 +30,11 @@ use std::time::Duration;
 const SEND_BATCH_DATAGRAMS: usize = 64;
 /// Bytes for control messages of one datagram: a time stamp (32) and a drop count (24), with room.
 const CONTROL_BYTES: usize = 96;
+/// Bytes for the control message that carries a segment's length.
+// SAFETY: the macro only adds numbers.
+const SEGMENT_CONTROL_BYTES: usize = unsafe { libc::CMSG_SPACE(mem::size_of::<u16>() as u32) } as usize;
+/// Of many destinations, only the last few are looked through for one that a datagram can join.
+const GROUPS_LOOKED_AT_MAX: usize = 8;
 
 /// Lets the kernel steer the group that `socket` belongs to (or will found when it is bound): payloads
 /// that start with `first` go to socket 1, with `second` to socket 2, all others, shorter ones
@@ -242,62 +247,195 @@ fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
 }
 
 /// Sends batches; its headers are used again and again.
+///
+/// Small datagrams of one length to one destination, typically the acknowledgements of a client that
+/// keeps many requests in flight, are handed over as one message that the kernel cuts into segments
+/// (`UDP_SEGMENT`): one trip through its layers for all of them. Receivers see no difference.
 pub(super) struct BatchSender {
     headers: Vec<libc::mmsghdr>,
     parts: Vec<libc::iovec>,
-    names: Vec<SockAddr>,
-    bytes: Vec<usize>,
+    /// The datagrams to send, each with the index of its group.
+    assigned: Vec<(usize, libc::iovec)>,
+    /// One a header.
+    groups: Vec<Group>,
+    segmentation: Segmentation,
 }
+
+/// How much may be put into one message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segmentation {
+    /// Longest datagram that is put together with others; 0 = none is.
+    segment_bytes_max: usize,
+    group_bytes_max: usize,
+}
+
+impl Segmentation {
+    /// Every datagram is a message of its own.
+    pub(super) const OFF: Self = Self { segment_bytes_max: 0, group_bytes_max: 0 };
+    /// A segment must fit the path's MTU, which 1,400 bytes nearly always do, and a message all
+    /// headers included into 65,535 bytes.
+    pub(super) const ON: Self = Self { segment_bytes_max: 1_400, group_bytes_max: 65_000 };
+    /// Puts more into a message than the kernel takes.
+    #[cfg(test)]
+    pub(super) const TOO_MUCH: Self = Self { segment_bytes_max: 1_400, group_bytes_max: usize::MAX };
+}
+
+/// Datagrams to one destination, sent as one message. All have one length, but for the last, which may
+/// be shorter: that is how the kernel cuts.
+struct Group {
+    to: SocketAddr,
+    name: SockAddr,
+    segment_bytes: usize,
+    bytes: usize,
+    datagrams: usize,
+    /// Index of its first part.
+    first_part: usize,
+    /// The last segment was a shorter one.
+    is_closed: bool,
+    control: SegmentControl,
+}
+
+/// Room for the control message that asks for segments.
+#[derive(Clone, Copy)]
+#[repr(C, align(8))]
+struct SegmentControl([u8; SEGMENT_CONTROL_BYTES]);
 
 // SAFETY: as for `BatchReceiver`: the pointers are written anew before every use.
 unsafe impl Send for BatchSender {}
 
+impl Group {
+    fn of(to: SocketAddr) -> Self {
+        let control = SegmentControl([0; SEGMENT_CONTROL_BYTES]);
+        Self {
+            to,
+            name: to.into(),
+            segment_bytes: 0,
+            bytes: 0,
+            datagrams: 0,
+            first_part: 0,
+            is_closed: false,
+            control,
+        }
+    }
+
+    fn takes(&self, to: &SocketAddr, bytes: usize, limits: Segmentation) -> bool {
+        // An empty datagram cannot be a segment.
+        let may_follow = !self.is_closed && 0 < bytes && bytes <= self.segment_bytes;
+        let fits =
+            self.segment_bytes <= limits.segment_bytes_max && self.bytes + bytes <= limits.group_bytes_max;
+        may_follow && fits && self.to == *to
+    }
+
+    fn add(&mut self, bytes: usize) {
+        if self.datagrams == 0 {
+            self.segment_bytes = bytes;
+        }
+        self.is_closed = bytes < self.segment_bytes;
+        self.bytes += bytes;
+        self.datagrams += 1;
+    }
+
+    /// A header for the group's parts, of which `parts` is the first; good until anything is moved.
+    fn header(&mut self, parts: *mut libc::iovec) -> libc::mmsghdr {
+        // SAFETY: a plain C structure for which all zeros is a value.
+        let mut header: libc::mmsghdr = unsafe { mem::zeroed() };
+        header.msg_hdr.msg_name = self.name.as_ptr().cast_mut().cast();
+        header.msg_hdr.msg_namelen = self.name.len();
+        header.msg_hdr.msg_iov = parts;
+        header.msg_hdr.msg_iovlen = self.datagrams as _;
+        if 1 < self.datagrams {
+            header.msg_hdr.msg_control = self.control.0.as_mut_ptr().cast();
+            header.msg_hdr.msg_controllen = SEGMENT_CONTROL_BYTES as _;
+            // SAFETY: `msg_control` is aligned memory of `CMSG_SPACE` of the two bytes written, so the
+            // first control message and its payload lie inside it.
+            unsafe {
+                let message = libc::CMSG_FIRSTHDR(&header.msg_hdr);
+                (*message).cmsg_level = libc::SOL_UDP;
+                (*message).cmsg_type = libc::UDP_SEGMENT;
+                (*message).cmsg_len = libc::CMSG_LEN(mem::size_of::<u16>() as u32) as _;
+                libc::CMSG_DATA(message).cast::<u16>().write_unaligned(self.segment_bytes as u16);
+            }
+        }
+        header
+    }
+}
+
 impl BatchSender {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(segmentation: Segmentation) -> Self {
         let slots = SEND_BATCH_DATAGRAMS;
         Self {
             headers: Vec::with_capacity(slots),
             parts: Vec::with_capacity(slots),
-            names: Vec::with_capacity(slots),
-            bytes: Vec::with_capacity(slots),
+            assigned: Vec::with_capacity(slots),
+            groups: Vec::with_capacity(slots),
+            segmentation,
         }
     }
 
-    /// Sends all datagrams of one lane, in their order.
+    /// Whether datagrams are put together.
+    #[cfg(test)]
+    pub(super) fn is_segmenting(&self) -> bool {
+        0 < self.segmentation.segment_bytes_max
+    }
+
+    /// Sends all datagrams of one lane; those to one destination that have the same length stay in
+    /// order.
     pub(super) fn send_lane(&mut self, socket: &UdpSocket, lane: Lane, outbox: &Outbox) -> Sent {
         let mut sent = Sent::default();
         let mut waiting = outbox.sends().iter().filter(|send| send.lane == lane);
         loop {
-            self.fill(outbox, waiting.by_ref().take(SEND_BATCH_DATAGRAMS));
-            if self.headers.is_empty() {
+            self.group(outbox, waiting.by_ref().take(SEND_BATCH_DATAGRAMS));
+            if self.groups.is_empty() {
                 return sent;
             }
+            self.write_headers();
             self.transmit(socket.as_raw_fd(), &mut sent);
         }
     }
 
-    fn fill<'a>(&mut self, outbox: &Outbox, sends: impl Iterator<Item = &'a Outgoing>) {
-        self.headers.clear();
-        self.parts.clear();
-        self.names.clear();
-        self.bytes.clear();
+    fn group<'a>(&mut self, outbox: &Outbox, sends: impl Iterator<Item = &'a Outgoing>) {
+        self.assigned.clear();
+        self.groups.clear();
         for send in sends {
             let bytes = outbox.bytes(send);
-            self.names.push(send.to.into());
+            let first_looked_at = self.groups.len().saturating_sub(GROUPS_LOOKED_AT_MAX);
+            let limits = self.segmentation;
+            let takes = |group: &Group| group.takes(&send.to, bytes.len(), limits);
+            let index = match self.groups[first_looked_at..].iter().rposition(takes) {
+                Some(found) => first_looked_at + found,
+                None => {
+                    self.groups.push(Group::of(send.to));
+                    self.groups.len() - 1
+                }
+            };
+            self.groups[index].add(bytes.len());
             // `sendmmsg` never writes to it; the C structure just does not say so.
-            self.parts
-                .push(libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() as _ });
-            self.bytes.push(bytes.len());
+            let part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() as _ };
+            self.assigned.push((index, part));
         }
-        // Only now do the vectors stay where they are.
-        for (name, part) in self.names.iter().zip(&mut self.parts) {
-            // SAFETY: a plain C structure for which all zeros is a value.
-            let mut header: libc::mmsghdr = unsafe { mem::zeroed() };
-            header.msg_hdr.msg_name = name.as_ptr().cast_mut().cast();
-            header.msg_hdr.msg_namelen = name.len();
-            header.msg_hdr.msg_iov = part;
-            header.msg_hdr.msg_iovlen = 1 as _;
-            self.headers.push(header);
+    }
+
+    /// Lays the datagrams out group by group and points the headers at them. From here until they are
+    /// sent, nothing moves.
+    fn write_headers(&mut self) {
+        let mut next = 0;
+        for group in &mut self.groups {
+            group.first_part = next;
+            next += group.datagrams;
+        }
+        self.parts.clear();
+        self.parts.extend(self.assigned.iter().map(|(_, part)| *part));
+        // The next free place of each group moves on with every part that is placed.
+        for (index, part) in &self.assigned {
+            let group = &mut self.groups[*index];
+            self.parts[group.first_part] = *part;
+            group.first_part += 1;
+        }
+        self.headers.clear();
+        let parts = self.parts.as_mut_ptr();
+        for group in &mut self.groups {
+            group.first_part -= group.datagrams;
+            self.headers.push(group.header(parts.wrapping_add(group.first_part)));
         }
     }
 
@@ -306,17 +444,19 @@ impl BatchSender {
     fn transmit(&mut self, socket: RawFd, sent: &mut Sent) {
         let (mut next, mut retried) = (0, false);
         while next < self.headers.len() {
-            match self.transmit_from(socket, next) {
+            match hand_over(socket, &mut self.headers[next..]) {
                 Ok(count) => {
-                    sent.datagrams += count as u64;
-                    sent.bytes += self.bytes[next..next + count].iter().sum::<usize>() as u64;
+                    for group in &self.groups[next..next + count] {
+                        sent.datagrams += group.datagrams as u64;
+                        sent.bytes += group.bytes as u64;
+                    }
                     next += count;
                     retried = false;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if !retried && deserves_retry(&error) => retried = true,
                 Err(_) => {
-                    sent.failed += 1;
+                    self.send_singly(socket, next, sent);
                     next += 1;
                     retried = false;
                 }
@@ -324,16 +464,40 @@ impl BatchSender {
         }
     }
 
-    fn transmit_from(&mut self, socket: RawFd, next: usize) -> io::Result<usize> {
-        let headers = &mut self.headers[next..];
-        // SAFETY: `fill` has pointed the headers at names, parts and outbox bytes, none of which has
-        // moved since: the caller still borrows the outbox, and we borrow the rest.
-        let count = unsafe {
-            let flags = libc::MSG_DONTWAIT;
-            libc::sendmmsg(socket, headers.as_mut_ptr(), headers.len() as _, flags as _)
-        };
-        usize::try_from(count).map_err(|_| io::Error::last_os_error())
+    /// What becomes of a group that the kernel refused: its datagrams are tried one by one, since not
+    /// every device can segment. If that helps, nothing is grouped any more.
+    fn send_singly(&mut self, socket: RawFd, index: usize, sent: &mut Sent) {
+        let group = &self.groups[index];
+        if group.datagrams == 1 {
+            sent.failed += 1;
+            return;
+        }
+        let mut header = self.headers[index];
+        header.msg_hdr.msg_control = ptr::null_mut();
+        header.msg_hdr.msg_controllen = 0;
+        header.msg_hdr.msg_iovlen = 1 as _;
+        for part in &mut self.parts[group.first_part..group.first_part + group.datagrams] {
+            header.msg_hdr.msg_iov = part;
+            if hand_over(socket, std::slice::from_mut(&mut header)).is_ok() {
+                sent.datagrams += 1;
+                sent.bytes += part.iov_len as u64;
+                self.segmentation = Segmentation::OFF;
+            } else {
+                sent.failed += 1;
+            }
+        }
     }
+}
+
+/// Sends what the headers point at; returns how many of them were taken, at least one.
+fn hand_over(socket: RawFd, headers: &mut [libc::mmsghdr]) -> io::Result<usize> {
+    // SAFETY: the callers have pointed the headers at names, parts, control messages and outbox bytes,
+    // all of which they borrow, and none of which has moved since.
+    let count = unsafe {
+        let flags = libc::MSG_DONTWAIT;
+        libc::sendmmsg(socket, headers.as_mut_ptr(), headers.len() as _, flags as _)
+    };
+    usize::try_from(count).map_err(|_| io::Error::last_os_error())
 }
 
 /// Full buffers may be empty a moment later, and a refused connection is the echo of an *earlier*
