@@ -238,7 +238,7 @@ settings! {
         "How many replicas a GET asks at once.";
     reply_mode "reply-mode": ReplyMode, "mode", "auto", ANY,
         "Who sends the reply: the member that has the answer, or the front end.";
-    memory_mib "memory-mib": u64, "MiB", "256", range(32, 1_048_576),
+    memory_mib "memory-mib": u64, "MiB", "160", range(32, 1_048_576),
         "Memory that the process may use, values, caches and queues included. At the limit PUT gets 'out of space'.";
     hint_after_ms "hint-after-ms": u64, "ms", "50", range(1, 60_000),
         "A replica that has not acknowledged a write for this long is replaced by the next member, with a hint.";

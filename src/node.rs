@@ -321,7 +321,8 @@ impl Node {
                 "entered": group(Group::Entered),
                 "settled": group(Group::Settled),
                 "lost": group(Group::Lost),
-                "in_progress": self.coordinator.unanswered(),
+                // And the request for these numbers itself.
+                "in_progress": self.coordinator.unanswered() + 1,
             },
             "operations": { "writes": writes, "reads": reads },
             "peer_lost": group(Group::PeerLost),

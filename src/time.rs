@@ -77,12 +77,12 @@ impl UsualDuration {
         self.0.store(old - old / 16 + sample / 16, Ordering::Relaxed);
     }
 
-    /// From when on something counts as late: `floor`, or four times the usual while everything is
+    /// From when on something counts as late: `floor`, or eight times the usual while everything is
     /// slow, so that load alone does not make everything late; at most `ceiling`.
     #[must_use]
     pub fn late_after(&self, floor: Duration, ceiling: Duration) -> Duration {
         let usual = Duration::from_nanos(self.0.load(Ordering::Relaxed));
-        floor.max((usual * 4).min(ceiling))
+        floor.max((usual * 8).min(ceiling))
     }
 }
 
@@ -95,7 +95,7 @@ mod tests {
         let (floor, ceiling) = (Duration::from_millis(50), Duration::from_millis(350));
         let usual = UsualDuration::default();
         assert_eq!(usual.late_after(floor, ceiling), floor);
-        (0..200).for_each(|_| usual.note(Duration::from_millis(30)));
+        (0..200).for_each(|_| usual.note(Duration::from_millis(15)));
         let late = usual.late_after(floor, ceiling);
         assert!(Duration::from_millis(115) < late && late <= Duration::from_millis(120), "{late:?}");
         (0..200).for_each(|_| usual.note(Duration::from_secs(9)));

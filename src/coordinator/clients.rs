@@ -14,27 +14,39 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 const REMEMBERED_FOR: Duration = Duration::from_secs(60);
 /// Most clients remembered; beyond that a client pays one repeat more.
 const CLIENTS_MAX: usize = 4_096;
-/// Direct reads remembered, to notice a repeat of one; a power of two.
-const READS: usize = 8_192;
+/// Requests that others answer, remembered to notice a repeat.
+const REQUESTS: usize = 8_192;
 
-/// The clients that need their front end, and the reads whose repeat would show another.
+/// Digests of requests; a newer one takes an older one's place.
 #[derive(Debug)]
+struct Recent(Vec<AtomicU64>);
+
+impl Recent {
+    fn note(&self, digest: u64) {
+        self.0[digest as usize % REQUESTS].store(digest, Ordering::Relaxed);
+    }
+
+    fn contains(&self, digest: u64) -> bool {
+        self.0[digest as usize % REQUESTS].load(Ordering::Relaxed) == digest
+    }
+}
+
+impl Default for Recent {
+    fn default() -> Self {
+        Self((0..REQUESTS).map(|_| AtomicU64::new(0)).collect())
+    }
+}
+
+/// The clients that need their front end, and the requests whose repeat would show another.
+#[derive(Debug, Default)]
 pub struct Clients {
     known: AtomicUsize,
     /// A leaf lock.
     needing_proxy: Mutex<BTreeMap<IpAddr, Instant>>,
-    /// Digests of reads that another member answered; a newer one takes an older one's place.
-    direct_reads: Vec<AtomicU64>,
-}
-
-impl Default for Clients {
-    fn default() -> Self {
-        Self {
-            known: AtomicUsize::new(0),
-            needing_proxy: Mutex::default(),
-            direct_reads: (0..READS).map(|_| AtomicU64::new(0)).collect(),
-        }
-    }
+    /// Reads that another member answered.
+    direct_reads: Recent,
+    /// Mutations that were passed on to their coordinator.
+    forwarded: Recent,
 }
 
 impl Clients {
@@ -61,13 +73,24 @@ impl Clients {
 
     /// Notes that another member answers the read with this digest.
     pub fn note_direct_read(&self, digest: u64) {
-        self.direct_reads[digest as usize % READS].store(digest, Ordering::Relaxed);
+        self.direct_reads.note(digest);
     }
 
     /// Whether another member answered a read with this digest lately.
     #[must_use]
     pub fn is_repeated_read(&self, digest: u64) -> bool {
-        self.direct_reads[digest as usize % READS].load(Ordering::Relaxed) == digest
+        self.direct_reads.contains(digest)
+    }
+
+    /// Notes that the mutation with this digest was passed on.
+    pub fn note_forwarded(&self, digest: u64) {
+        self.forwarded.note(digest);
+    }
+
+    /// Whether a mutation with this digest was passed on lately.
+    #[must_use]
+    pub fn is_forwarded(&self, digest: u64) -> bool {
+        self.forwarded.contains(digest)
     }
 }
 
@@ -86,6 +109,6 @@ mod tests {
         assert!(!clients.needs_proxy(now, IpAddr::from([127, 0, 0, 2])));
         assert!(!clients.needs_proxy(now + REMEMBERED_FOR, client));
         clients.note_direct_read(5);
-        assert!(clients.is_repeated_read(5) && !clients.is_repeated_read(5 + READS as u64));
+        assert!(clients.is_repeated_read(5) && !clients.is_repeated_read(5 + REQUESTS as u64));
     }
 }

@@ -22,8 +22,9 @@ use violet_client::{Key, Response, Status, Value};
 
 /// A read that has not been answered for this long is given up; the client repeats it.
 const READ_MAX: Duration = Duration::from_secs(1);
-/// A front end with at most this many reads in progress counts as idle.
-const IDLE_READS_MAX: usize = 2;
+/// A front end whose last read came at least this long ago counts as idle. (Reads in progress would
+/// say little: on a busy machine a front end may have none and every question still costs.)
+const IDLE_AFTER: Duration = Duration::from_millis(10);
 /// What one hedge costs, and what every read earns: 5 in 100.
 const HEDGE_COST: u64 = 100;
 const HEDGE_EARNED: u64 = 5;
@@ -257,9 +258,11 @@ impl Coordinator {
             let in_flight = turn.view.member(holder.member).peer.reads_in_flight();
             (!holder.primary, in_flight, turn_of(holder))
         });
+        let last_read_at = self.last_read_at.swap(turn.now.as_nanos(), Ordering::Relaxed);
+        let last_read_at = Instant::from_nanos(last_read_at);
         let wide = match self.settings.fan_out {
             FanOut::All => true,
-            FanOut::Adaptive => self.reads.len() <= IDLE_READS_MAX,
+            FanOut::Adaptive => IDLE_AFTER <= turn.now.since(last_read_at),
             FanOut::One => false,
         };
         let width = if wide || op.quorum { others.len() } else { 1 };

@@ -33,8 +33,8 @@ use std::sync::atomic::AtomicU64;
 use violet_client::wire::{self, Accept, DropReason, Format, Rejected};
 use violet_client::{Key, MessageId, Operation, Request, Response, Status, Value};
 
-/// Most members that a request passes through on its way to its coordinator.
-const HOPS_MAX: u8 = 4;
+/// Most members that a request passes through on its way to its coordinator: all holders, and one more.
+const HOPS_MAX: u8 = crate::cluster::REPLICAS_MAX as u8 + 1;
 /// What an overloaded node tells a protobuf client to wait.
 const OVERLOAD_WAIT_MS: i32 = 100;
 
@@ -140,6 +140,8 @@ pub struct Coordinator {
     usual_ack: UsualDuration,
     /// Time until a read is settled.
     usual_read: UsualDuration,
+    /// When a read last went out to replicas, in nanoseconds.
+    last_read_at: AtomicU64,
     /// Reads that may still be hedged, in hundredths.
     hedge_credit: AtomicU64,
 }
@@ -184,6 +186,7 @@ impl Coordinator {
             reads: Pending::new(parts.pending_max, parts.seed),
             usual_ack: UsualDuration::default(),
             usual_read: UsualDuration::default(),
+            last_read_at: AtomicU64::new(0),
             hedge_credit: AtomicU64::new(get::HEDGE_CREDIT_MAX),
         }
     }
@@ -409,7 +412,7 @@ impl Coordinator {
 
     /// Passes a request on to another member, which answers the client.
     fn forward(&self, turn: &mut Turn<'_>, to: u16, arrival: &Arrival<'_>) {
-        if arrival.hops == HOPS_MAX {
+        if HOPS_MAX <= arrival.hops {
             return turn.outbox.count(Metric::DroppedHops);
         }
         turn.outbox.count(Metric::Forwarded);
@@ -450,7 +453,7 @@ impl Coordinator {
         (self.writes.len(), self.reads.len())
     }
 
-    /// Requests that entered and are not settled: the ledger's remainder, counted by itself.
+    /// Requests that entered and wait for other members: the ledger's remainder, counted by itself.
     #[must_use]
     pub fn unanswered(&self) -> usize {
         self.writes.count(WriteOp::is_unanswered) + self.reads.len()

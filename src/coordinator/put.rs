@@ -125,20 +125,30 @@ impl Coordinator {
         value: Option<Value<'_>>,
     ) {
         let partition = Self::partition_of(turn, &key);
-        let holders = turn.view.holders(partition, turn.now, self.settings.suspect_after);
+        // Who repeats a request that was passed on has had no answer: whoever is silent by now is
+        // bypassed sooner.
+        let is_repeat = arrival.hops == 0 && self.clients.is_forwarded(arrival.request.digest);
+        let suspect_after = self.settings.suspect_after / if is_repeat { 3 } else { 1 };
+        let holders = turn.view.holders(partition, turn.now, suspect_after);
         let me = turn.view.me();
-        let is_mine = holders.as_slice().first().is_some_and(|holder| holder.member == me);
+        let holders = holders.as_slice();
+        let my_place = holders.iter().position(|holder| holder.member == me);
         // A request that was passed on is taken by any holder: members may disagree for a moment
         // about who is alive, and a second opinion would send it in circles.
-        let is_taken = 0 < arrival.hops && holders.as_slice().iter().any(|holder| holder.member == me);
-        if (is_mine || is_taken) && self.fence.is_active() {
-            return self.start_write(turn, arrival, partition, key, value, holders.as_slice());
+        let is_mine = my_place == Some(0) || (my_place.is_some() && 0 < arrival.hops);
+        // While catching up this node cannot know what exists: the next holder coordinates, unless
+        // the request has come round to all of them.
+        let went_round = holders.len() <= usize::from(arrival.hops);
+        if is_mine && (self.fence.is_active() || went_round) {
+            return self.start_write(turn, arrival, partition, key, value, holders);
         }
-        // While catching up this node cannot know what exists: let the next holder coordinate.
-        let next = holders.as_slice().iter().map(|holder| holder.member).find(|member| *member != me);
-        match next {
-            Some(next) => self.forward(turn, next, arrival),
-            None => self.start_write(turn, arrival, partition, key, value, holders.as_slice()),
+        let next_place = my_place.map_or(0, |place| if is_mine { (place + 1) % holders.len() } else { 0 });
+        match holders.get(next_place).filter(|next| next.member != me) {
+            Some(next) => {
+                self.clients.note_forwarded(arrival.request.digest);
+                self.forward(turn, next.member, arrival);
+            }
+            None => self.start_write(turn, arrival, partition, key, value, holders),
         }
     }
 

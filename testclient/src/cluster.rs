@@ -18,6 +18,8 @@ use crate::values::Random;
 
 /// How often a request is made anew because the server says that it is overloaded.
 const OVERLOAD_ROUNDS_MAX: u32 = 5;
+/// How long a request without retries waits for its first reply.
+const FIRST_REPLY: Duration = Duration::from_secs(2);
 /// Longest pause that an overloaded server can impose.
 const OVERLOAD_WAIT_MAX: Duration = Duration::from_secs(3);
 
@@ -315,6 +317,38 @@ impl Cluster {
             replies.push(buffer[..bytes].to_vec());
         }
         Ok(replies)
+    }
+
+    /// Sends one packet to several servers at the same moment and returns the statuses of the replies to
+    /// it: until there are as many as servers, or one at least and `patience` has passed since.
+    pub fn listen_to_all(
+        &self,
+        socket: &UdpSocket,
+        servers: &[usize],
+        packet: &Packet,
+        patience: Duration,
+    ) -> Result<Vec<Status>, Finding> {
+        for &server in servers {
+            let _ = socket.send_to(&packet.bytes, self.servers[server]);
+        }
+        let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+        let mut statuses = Vec::new();
+        let mut deadline = Instant::now() + FIRST_REPLY;
+        while statuses.len() < servers.len() {
+            let Some(bytes) = receive(socket, deadline, &mut buffer) else { break };
+            let response = decode_response(self.format, packet.command, &buffer[..bytes]);
+            if let Ok(response) = response
+                && response.id == packet.id
+            {
+                statuses.push(response.status);
+                deadline = Instant::now() + patience;
+            }
+        }
+        if statuses.is_empty() {
+            let seconds = FIRST_REPLY.as_secs();
+            return Err(Finding::Undecided(format!("{}: no answer in {seconds} s", packet.what)));
+        }
+        Ok(statuses)
     }
 
     /// A socket on a port of its own.

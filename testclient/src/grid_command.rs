@@ -19,8 +19,10 @@ use crate::values::{Random, Sizes};
 const THREADS_MAX: usize = 64;
 /// Longest that one cell may last, in seconds: a day.
 const SECONDS_MAX: f64 = 86_400.0;
-/// The search for saturation ends when twice the clients bring less than this factor more goodput.
+/// Twice the clients must bring this factor more goodput to count as a gain; less is noise.
 const SATURATION_GAIN: f64 = 1.1;
+/// The search for saturation ends after so many doublings without a gain.
+const STEPS_WITHOUT_GAIN_MAX: usize = 2;
 /// Most clients that the search tries.
 const SATURATION_CLIENTS_MAX: usize = 2_048;
 /// How much more than saturation an overload run asks.
@@ -47,7 +49,7 @@ struct GridRecord {
 struct OverloadRecord {
     saturating_clients: usize,
     overload_clients: usize,
-    goodput_at_saturation_per_second: f64,
+    best_goodput_per_second: f64,
     goodput_in_overload_per_second: f64,
     goodput_ratio: f64,
 }
@@ -153,33 +155,36 @@ fn run_wiped(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<Cel
     Ok(result)
 }
 
-/// Doubles the clients of an R cell until that brings little, then runs four times as many.
+/// Doubles the clients of an R cell until that brings nothing any more, then runs four times as many
+/// as the fewest that came close to the best.
 fn find_overload(
     plan: &GridPlan,
     results: &mut Vec<CellResult>,
     progress: &mut Progress,
 ) -> Result<OverloadRecord, String> {
+    let goodput = |result: &CellResult| result.tally.goodput();
     let mut clients = 1;
-    let mut best = run_wiped(plan, Cell { random: true, clients }, progress)?;
-    while clients * 2 <= SATURATION_CLIENTS_MAX {
-        let next = run_wiped(plan, Cell { random: true, clients: clients * 2 }, progress)?;
-        let saturated = next.tally.goodput() < SATURATION_GAIN * best.tally.goodput();
-        results.push(std::mem::replace(&mut best, next));
+    let mut best = 0.0_f64;
+    let mut steps_without_gain = 0;
+    while clients <= SATURATION_CLIENTS_MAX && steps_without_gain < STEPS_WITHOUT_GAIN_MAX {
+        let result = run_wiped(plan, Cell { random: true, clients }, progress)?;
+        let gained = SATURATION_GAIN * best < goodput(&result);
+        steps_without_gain = if gained { 0 } else { steps_without_gain + 1 };
+        best = best.max(goodput(&result));
+        results.push(result);
         clients *= 2;
-        if saturated {
-            break;
-        }
     }
-    let overload_clients = clients * OVERLOAD_FACTOR;
+    let is_near_best = |result: &&CellResult| best <= SATURATION_GAIN * goodput(result);
+    let saturating = results.iter().find(is_near_best).map_or(1, |result| result.cell.clients);
+    let overload_clients = saturating * OVERLOAD_FACTOR;
     let over = run_wiped(plan, Cell { random: true, clients: overload_clients }, progress)?;
     let record = OverloadRecord {
-        saturating_clients: clients,
+        saturating_clients: saturating,
         overload_clients,
-        goodput_at_saturation_per_second: best.tally.goodput(),
-        goodput_in_overload_per_second: over.tally.goodput(),
-        goodput_ratio: over.tally.goodput() / best.tally.goodput().max(f64::MIN_POSITIVE),
+        best_goodput_per_second: best,
+        goodput_in_overload_per_second: goodput(&over),
+        goodput_ratio: goodput(&over) / best.max(f64::MIN_POSITIVE),
     };
-    results.push(best);
     results.push(over);
     Ok(record)
 }
@@ -200,12 +205,12 @@ fn print_results(
     }
     if let Some(overload) = overload {
         progress.line(&format!(
-            "Overload: {} clients saturate, {} clients keep {:.0} % of that goodput ({:.0} of {:.0} per second).",
+            "Overload: {} clients saturate, {} clients keep {:.0} % of the best goodput ({:.0} of {:.0} per second).",
             overload.saturating_clients,
             overload.overload_clients,
             100.0 * overload.goodput_ratio,
             overload.goodput_in_overload_per_second,
-            overload.goodput_at_saturation_per_second,
+            overload.best_goodput_per_second,
         ));
     }
     progress.line(if failed { "FAILED: see the remarks above." } else { "No value was wrong or missing." });

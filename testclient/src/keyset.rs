@@ -263,3 +263,53 @@ impl Reading {
         ends.join(", ")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use violet_client::{MessageId, Response, Value};
+
+    /// What `judge` makes of a reply to key 7, as counts (right, missing, stale, wrong, revived, errors).
+    fn judged(expected: Expected, status: Status, written: Option<(u64, i32)>) -> [u64; 6] {
+        let keys = KeySet { contents: Contents::new(1, Sizes::Fixed(20)), stage: 3, count: 10 };
+        let bytes = written.map(|(number, version)| keys.contents.make(number, version));
+        let mut response = Response::of_status(MessageId([0; 16]), status);
+        let version = written.map_or(0, |(_, version)| version);
+        response.value = bytes.as_deref().map(|bytes| Value { bytes, version });
+        let mut reading = Reading::default();
+        let end = End::Answered(response);
+        keys.judge(Format::Protobuf, 7, expected, &end, &mut reading, || "GET".to_owned());
+        assert_eq!(reading.first_fault.is_some(), 0 < reading.faults());
+        assert_eq!(reading.total(), 1);
+        let errors = reading.errors.values().sum();
+        [reading.right, reading.missing, reading.stale, reading.wrong, reading.revived, errors]
+    }
+
+    #[test]
+    fn values_are_told_apart() {
+        let written = Expected::Between(5, 7);
+        assert_eq!(judged(written, Status::Success, Some((7, 5))), [1, 0, 0, 0, 0, 0]);
+        assert_eq!(judged(written, Status::Success, Some((7, 7))), [1, 0, 0, 0, 0, 0]);
+        assert_eq!(judged(written, Status::NoSuchKey, None), [0, 1, 0, 0, 0, 0]);
+        assert_eq!(judged(written, Status::Success, Some((7, 4))), [0, 0, 1, 0, 0, 0]);
+        assert_eq!(judged(written, Status::Success, Some((7, 8))), [0, 0, 0, 1, 0, 0]);
+        assert_eq!(judged(written, Status::Success, Some((6, 5))), [0, 0, 0, 1, 0, 0]);
+        assert_eq!(judged(written, Status::Overload, None), [0, 0, 0, 0, 0, 1]);
+        assert_eq!(judged(Expected::Absent, Status::NoSuchKey, None), [1, 0, 0, 0, 0, 0]);
+        assert_eq!(judged(Expected::Absent, Status::Success, Some((7, 1))), [0, 0, 0, 0, 1, 0]);
+    }
+
+    #[test]
+    fn faults_fail_and_silence_is_undecided() {
+        let reading = Reading { right: 9, ..Reading::default() };
+        assert_eq!(reading.insist("then"), Ok(()));
+        let stale = Reading { stale: 1, ..reading.clone() };
+        assert!(
+            matches!(stale.insist("then"), Err(Finding::Fail(text)) if text.contains("of 10 values 1 stale"))
+        );
+        let silent = Reading { timeouts: 3, ..reading.clone() };
+        assert!(
+            matches!(silent.insist("then"), Err(Finding::Undecided(text)) if text.contains("3 x no answer"))
+        );
+    }
+}

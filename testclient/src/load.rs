@@ -458,3 +458,121 @@ fn new_id(nonce: u64, index: usize, slot: &mut Slot) -> MessageId {
 fn fit(nonce: u64) -> u64 {
     nonce | 0x80
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::UdpSocket as StdSocket;
+    use std::thread;
+    use violet_client::wire::{Accept, decode_request, encode_response};
+
+    /// Gets a few keys, one after the other.
+    struct Gets {
+        left: u32,
+        statuses: Vec<Option<Status>>,
+    }
+
+    impl Workload for Gets {
+        fn next(&mut self, _client: usize, _value: &mut Vec<u8>) -> Option<Call> {
+            self.left = self.left.checked_sub(1)?;
+            Some(Call { server: 0, ask: Ask::Get { key: Key::parse(b"k").unwrap() } })
+        }
+
+        fn on_end(&mut self, _client: usize, end: End<'_>) {
+            self.statuses.push(end.status());
+        }
+    }
+
+    /// Runs `gets` requests of one client, two attempts of half a second each, against a server that gets the
+    /// number of each datagram and the datagram before it, and says how many replies to send and of what.
+    fn run_against(
+        format: Format,
+        gets: u32,
+        answer: impl Fn(usize, &[u8], &[u8]) -> (usize, Status) + Send + 'static,
+    ) -> (Tally, Vec<Option<Status>>) {
+        let server = StdSocket::bind("127.0.0.1:0").unwrap();
+        let address = server.local_addr().unwrap();
+        let serving = thread::spawn(move || {
+            let mut buffer = vec![0; 2_000];
+            let mut before = Vec::new();
+            for number in 0.. {
+                let (bytes, client) = server.recv_from(&mut buffer).unwrap();
+                if bytes == 0 {
+                    return;
+                }
+                let (copies, status) = answer(number, &buffer[..bytes], &before);
+                before = buffer[..bytes].to_vec();
+                let request = decode_request(&before, Accept::Auto).unwrap();
+                let mut response = Response::of_status(request.id, status);
+                response.overload_wait_ms = (status == Status::Overload).then_some(1);
+                let mut reply = Vec::new();
+                encode_response(request.format, &response, &mut reply);
+                for _ in 0..copies {
+                    server.send_to(&reply, client).unwrap();
+                }
+            }
+        });
+        let plan = Plan {
+            servers: vec![address],
+            format,
+            waits: vec![Duration::from_millis(500); 2],
+            clients: 1,
+            window: None,
+            overload_restarts_max: 3,
+            redraw_server: false,
+            seed: 0,
+        };
+        let mut workload = Gets { left: gets, statuses: Vec::new() };
+        let tally = run(&plan, &mut workload, &Signals::default()).unwrap();
+        StdSocket::bind("127.0.0.1:0").unwrap().send_to(&[], address).unwrap();
+        serving.join().expect("the server's own assertions hold");
+        (tally, workload.statuses)
+    }
+
+    #[test]
+    fn a_lost_datagram_is_sent_again_as_it_was() {
+        for format in [Format::Raw, Format::Protobuf] {
+            let (tally, statuses) = run_against(format, 3, |number, datagram, before| {
+                if number % 2 == 1 {
+                    assert_eq!(datagram, before, "a retry has the same bytes");
+                } else {
+                    assert_ne!(datagram, before, "another request has another id");
+                }
+                (number % 2, Status::NoSuchKey)
+            });
+            assert_eq!(statuses, [Some(Status::NoSuchKey); 3]);
+            assert_eq!((tally.requests, tally.datagrams, tally.timeouts), (3, 6, 0));
+        }
+    }
+
+    #[test]
+    fn silence_is_a_time_out_with_its_whole_patience() {
+        let (tally, statuses) = run_against(Format::Raw, 1, |_, _, _| (0, Status::Success));
+        assert_eq!(statuses, [None]);
+        assert_eq!((tally.requests, tally.datagrams, tally.timeouts), (1, 2, 1));
+        assert!(999.0 < tally.latency_ms(100.0), "{}", tally.latency_ms(100.0));
+    }
+
+    #[test]
+    fn an_overloaded_server_is_asked_again_under_a_new_id_but_not_for_ever() {
+        let (tally, statuses) = run_against(Format::Protobuf, 1, |number, datagram, before| {
+            assert_ne!(datagram, before);
+            (1, if number < 2 { Status::Overload } else { Status::Success })
+        });
+        assert_eq!(statuses, [Some(Status::Success)]);
+        assert_eq!((tally.requests, tally.statuses[&Status::Overload]), (3, 2));
+        let (tally, statuses) = run_against(Format::Protobuf, 1, |_, _, _| (1, Status::Overload));
+        assert_eq!(statuses, [Some(Status::Overload)]);
+        assert_eq!(tally.requests, 4);
+    }
+
+    #[test]
+    fn a_second_reply_is_surplus_without_a_retry_and_late_after_one() {
+        // The last request gets one reply: surplus replies to it would come when nobody listens.
+        let (tally, _) = run_against(Format::Raw, 4, |number, _, _| (2 - number / 3, Status::Success));
+        assert_eq!((tally.duplicates, tally.late, tally.foreign), (3, 0, 0));
+        // The first datagram is answered only after its retry, and then twice.
+        let (tally, _) = run_against(Format::Raw, 2, |number, _, _| ([0, 2, 1][number], Status::Success));
+        assert_eq!((tally.duplicates, tally.late, tally.foreign), (0, 1, 0));
+    }
+}

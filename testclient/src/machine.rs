@@ -5,7 +5,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 
 /// Ticks of `/proc/self/stat` in a second; a constant of the Linux interface, whatever the kernel's own.
 const TICKS_PER_SECOND: f64 = 100.0;
@@ -100,6 +100,37 @@ pub fn signal(pid: i32, server: SocketAddr, signal: Signal) -> Result<(), String
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("kill {name} {pid} failed: {status}")),
         Err(error) => Err(format!("kill {name} {pid} failed: {error}")),
+    }
+}
+
+/// Sees to it that stopped processes go on even if this program is killed: a shell that waits for the
+/// end of a pipe, which the kernel closes with us, and then sends SIGCONT.
+#[derive(Debug)]
+pub struct ResumeWatch {
+    shell: Child,
+}
+
+impl ResumeWatch {
+    /// Starts watching over these processes, before they are stopped.
+    ///
+    /// # Errors
+    /// A sentence, when there is no shell.
+    pub fn start(pids: &[i32]) -> Result<Self, String> {
+        let pids: Vec<String> = pids.iter().map(ToString::to_string).collect();
+        // The terminal's Ctrl-C goes to the shell too; it must outlive that.
+        let script = format!("trap '' INT TERM HUP; read line; kill -CONT {} 2>/dev/null", pids.join(" "));
+        let shell = Command::new("sh").args(["-c", &script]).stdin(Stdio::piped()).spawn();
+        shell
+            .map(|shell| Self { shell })
+            .map_err(|error| format!("cannot watch over stopped processes: {error}"))
+    }
+}
+
+impl Drop for ResumeWatch {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        // The shell ends by itself once its input has; there is nothing to do if it did not.
+        let _ = self.shell.wait();
     }
 }
 

@@ -1,14 +1,13 @@
 //! The command line: what can be asked for, in which units, and the server list.
 //!
-//! A server list is a file with one `host:port` a line, as the course's graders read it, or the
-//! same written out with commas. Everything wrong with it is one sentence for standard error.
+//! Each field of the argument structs is one flag, and its comment is the flag's help. Lists of servers
+//! are read by the client library. Everything wrong with them is one sentence for standard error.
 
-use std::fs;
-use std::net::{SocketAddr, ToSocketAddrs};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use violet_client::Format;
+use violet_client::{Format, servers};
 
 /// Checks and loads key-value servers that speak the UDP course protocol, any of them.
 #[derive(Debug, Parser)]
@@ -22,9 +21,10 @@ pub struct Arguments {
 /// The things this program does.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Runs conformance stages: what the course's graders check, one by one.
+    /// Runs conformance stages: what the course's graders check, one by one. Wipes the servers' data.
     Check(CheckArguments),
-    /// Runs closed loops: S = all clients ask the first server, R = a random server per request.
+    /// Runs closed loops: S = all clients ask the first server, R = a random server per request. Wipes the
+    /// servers' data.
     Grid(GridArguments),
 }
 
@@ -141,48 +141,16 @@ impl CommonArguments {
     }
 }
 
-/// Reads a server list.
-///
-/// # Errors
-/// One sentence that says what is wrong and where.
+/// Reads a server list, each server once: a server that is named twice would be asked, wiped and
+/// counted twice.
 fn parse_servers(text: &str) -> Result<Vec<SocketAddr>, String> {
-    let path = Path::new(text);
-    let from_file = path.is_file() || !text.contains(':');
-    let list = if from_file {
-        fs::read_to_string(path).map_err(|error| format!("cannot read the server list {text}: {error}"))?
-    } else {
-        text.replace(',', "\n")
-    };
-    let mut servers = Vec::new();
-    for (index, line) in list.lines().enumerate() {
-        let entry = line.split('#').next().unwrap_or_default().trim();
-        if entry.is_empty() {
-            continue;
-        }
-        let place = if from_file { format!("{text}:{}", index + 1) } else { "--servers".to_owned() };
-        servers.push(resolve(entry).map_err(|reason| format!("{place}: {entry:?} {reason}"))?);
-    }
-    if servers.is_empty() {
-        return Err(format!("the server list {text} names no server"));
-    }
-    let mut sorted = servers.clone();
+    let servers = servers::load(text).map_err(|error| error.to_string())?;
+    let mut sorted: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
     sorted.sort();
-    if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
-        return Err(format!("the server list {text} names {} twice", pair[0]));
+    match sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+        Some(pair) => Err(format!("the server list {text} names {} twice", pair[0])),
+        None => Ok(servers.into_iter().map(|server| server.address).collect()),
     }
-    Ok(servers)
-}
-
-fn resolve(entry: &str) -> Result<SocketAddr, String> {
-    let (_, port) = entry.rsplit_once(':').ok_or("is not host:port")?;
-    if port.parse::<u16>().map_or(true, |port| port == 0) {
-        return Err("has no port between 1 and 65535".to_owned());
-    }
-    let addresses = entry.to_socket_addrs().map_err(|error| format!("cannot be resolved: {error}"))?;
-    // The course's servers are IPv4; a name like localhost often resolves to IPv6 first.
-    let mut addresses: Vec<SocketAddr> = addresses.collect();
-    addresses.sort_by_key(SocketAddr::is_ipv6);
-    addresses.first().copied().ok_or_else(|| "has no address".to_owned())
 }
 
 #[cfg(test)]
@@ -205,12 +173,9 @@ mod tests {
             assert!(error.contains(expected), "{text}: {error}");
             assert_eq!(error.lines().count(), 1);
         };
-        check("/nowhere/nodes.txt", "cannot read the server list /nowhere/nodes.txt");
-        check("127.0.0.1:1,127.0.0.1", "\"127.0.0.1\" is not host:port");
-        check("127.0.0.1:0", "no port between 1 and 65535");
-        check("127.0.0.1:70000", "no port between 1 and 65535");
+        check("/nowhere/nodes.txt", "\"/nowhere/nodes.txt\" is neither an existing file nor HOST:PORT");
+        check("127.0.0.1:1,127.0.0.1", "\"127.0.0.1\"");
+        check("127.0.0.1:70000", "\"127.0.0.1:70000\"");
         check("127.0.0.1:1,127.0.0.1:1", "names 127.0.0.1:1 twice");
-        check(":,", "--servers");
-        check(",:", "--servers");
     }
 }

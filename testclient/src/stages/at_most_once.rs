@@ -19,6 +19,10 @@ const ROUNDS: usize = 4;
 const PAUSE: Duration = Duration::from_secs(2);
 /// PUTs between the first and the repeated request of `after_many_puts`.
 const PUTS_BETWEEN: u64 = 1_000;
+/// Repetitions that race with the first sending, and how long their replies may take. Nobody waits so
+/// long where both are answered.
+const RACES: usize = 20;
+const RACE_PATIENCE: Duration = Duration::from_millis(150);
 /// Reply caches may forget after this time (the course's folklore value), so later proves nothing.
 const WINDOW: Duration = Duration::from_secs(5);
 
@@ -177,6 +181,29 @@ impl Prepared {
             other => other,
         }
     }
+}
+
+/// The same REMOVE twice at the same moment, through one server and through two: executed once, so
+/// nobody may hear "no such key". One of the two may stay unanswered.
+pub fn racing(cluster: &mut Cluster) -> StageResult {
+    for round in 0..RACES {
+        let key = cluster.fresh_key();
+        let via = cluster.any();
+        cluster.put(via, key, b"once", 1)?;
+        let packet = cluster.packet(Operation::Remove { key });
+        let first = cluster.any();
+        let second = if round % 2 == 0 { first } else { cluster.any_but(first).unwrap_or(first) };
+        let socket = cluster.socket()?;
+        let replies = cluster.listen_to_all(&socket, &[first, second], &packet, RACE_PATIENCE)?;
+        if let Some(status) = replies.iter().find(|&&status| status != Status::Success) {
+            let (first, second) = (cluster.servers[first], cluster.servers[second]);
+            return fail(format!(
+                "one REMOVE sent to {first} and {second} at once: one reply says \"{status}\": it was executed twice"
+            ));
+        }
+        cluster.get_nothing(via, key)?;
+    }
+    Ok(())
 }
 
 /// Ids repeat by chance in the older clients, so the same id with other bytes must be executed.

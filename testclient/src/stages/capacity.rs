@@ -20,6 +20,8 @@ const VALUE_BYTES: usize = 10_000;
 const CLIENTS: usize = 64;
 /// The cluster counts as full when half of so many answers in a row were "out of space".
 const FULL_WINDOW: usize = 400;
+/// The first grader of 2016 fails a server that takes 100,000 values without a word.
+const GRADER_BYTES_MAX: u64 = 100_000 * VALUE_BYTES as u64;
 /// Filling ends after so many requests without an answer, as the first grader of 2016 ends after 10.
 const TIMEOUTS_MAX: u64 = 50;
 /// Keys that are read back, and that are overwritten.
@@ -122,6 +124,9 @@ fn fill(cluster: &mut Cluster, keys: &KeySet) -> Result<Filling, Finding> {
         filling.other,
         filling.timeouts,
     ));
+    if filling.bytes_at_first_refusal.is_none_or(|bytes| GRADER_BYTES_MAX < bytes) {
+        cluster.note("the first grader of 2016 wants \"out of space\" within 100,000 PUTs (954 MiB)");
+    }
     if !filling.is_full() {
         cluster.note(format!(
             "not full: ended at the limit of {} MiB or by time-outs",

@@ -4,6 +4,7 @@
 //! since; a GET may bring any of these and nothing older. They ask only servers that are to survive,
 //! as a client with a list of live servers would. The first server of the list is never touched.
 
+use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,7 +17,7 @@ use crate::cluster::{Cluster, Finding, StageResult, fail};
 use crate::grid::course_policy;
 use crate::keyset::{Expected, KeySet, Reading};
 use crate::load::{self, Ask, Call, End, Plan, Signals, Workload};
-use crate::machine::{self, Signal};
+use crate::machine::{self, ResumeWatch, Signal};
 use crate::settings::KillMode;
 use crate::tally::Tally;
 use crate::values::{Random, Sizes};
@@ -242,13 +243,11 @@ fn kill(cluster: &mut Cluster, victim: usize, pid: Option<i32>) -> StageResult {
 fn shutdown(cluster: &mut Cluster, victim: usize) -> StageResult {
     let packet = cluster.packet(Operation::Shutdown);
     for reply in cluster.listen(victim, &packet.bytes, Duration::from_millis(300), Duration::ZERO)? {
-        if let Ok(response) = decode_response(cluster.format, packet.command, &reply) {
-            if response.id == packet.id && response.status != Status::Success {
-                return fail(format!(
-                    "{} answers SHUTDOWN with {}",
-                    cluster.servers[victim], response.status
-                ));
-            }
+        if let Ok(response) = decode_response(cluster.format, packet.command, &reply)
+            && response.id == packet.id
+            && response.status != Status::Success
+        {
+            return fail(format!("{} answers SHUTDOWN with {}", cluster.servers[victim], response.status));
         }
     }
     Ok(())
@@ -277,12 +276,27 @@ fn await_death(cluster: &mut Cluster, victim: usize, pid: Option<i32>) -> StageR
     }
 }
 
-/// Stopped processes; they go on when this is dropped, however the stage ends.
-struct Stopped(Vec<(i32, std::net::SocketAddr)>);
+/// Stopped processes; they go on when this is dropped, however the stage or this program ends.
+struct Stopped {
+    processes: Vec<(i32, SocketAddr)>,
+    _watch: ResumeWatch,
+}
 
 impl Stopped {
+    /// Stops these processes, all or none.
+    fn stop(processes: &[(i32, SocketAddr)]) -> Result<Self, Finding> {
+        let pids: Vec<i32> = processes.iter().map(|&(pid, _)| pid).collect();
+        let watch = ResumeWatch::start(&pids).map_err(Finding::Skip)?;
+        let mut stopped = Self { processes: Vec::new(), _watch: watch };
+        for &(pid, place) in processes {
+            machine::signal(pid, place, Signal::Stop).map_err(Finding::Skip)?;
+            stopped.processes.push((pid, place));
+        }
+        Ok(stopped)
+    }
+
     fn resume(&mut self) -> Result<(), Finding> {
-        let stopped = std::mem::take(&mut self.0);
+        let stopped = std::mem::take(&mut self.processes);
         let results = stopped.into_iter().map(|(pid, place)| machine::signal(pid, place, Signal::Continue));
         // All are tried before the first error counts.
         results.collect::<Vec<_>>().into_iter().collect::<Result<(), String>>().map_err(Finding::Undecided)
@@ -311,25 +325,20 @@ pub fn suspend(cluster: &mut Cluster) -> StageResult {
     let (mut stopped, tally) = under_load(cluster, &mut writers, |cluster| {
         thread::sleep(LOAD_BEFORE);
         let since = Instant::now();
-        let mut stopped = Stopped(Vec::new());
-        for &victim in &victims {
-            let place = cluster.servers[victim];
-            machine::signal(pids[&victim], place, Signal::Stop).map_err(Finding::Skip)?;
-            stopped.0.push((pids[&victim], place));
-        }
+        let processes: Vec<_> =
+            victims.iter().map(|victim| (pids[victim], cluster.servers[*victim])).collect();
+        let stopped = Stopped::stop(&processes)?;
         // The stopped ones cannot be asked; they are taken for dead until they resume.
         cluster.killed.extend(&victims);
-        let agreed = if pause < AGREEMENT {
-            Ok(None)
-        } else {
-            agreement(cluster, &survivors, survivors.len(), since).map(Some)
+        let agreed = match pause < AGREEMENT {
+            true => Ok(None),
+            false => agreement(cluster, &survivors, survivors.len(), since).map(Some),
         };
-        let outcome = agreed.map(|agreed| {
+        if agreed.is_ok() {
             thread::sleep(pause.saturating_sub(since.elapsed()));
-            agreed
-        });
+        }
         cluster.killed.retain(|server| !victims.contains(server));
-        if let Some(agreed) = outcome? {
+        if let Some(agreed) = agreed? {
             cluster.note(format!("members agreed after {:.1} s", agreed.as_secs_f64()));
         }
         Ok(stopped)
@@ -359,7 +368,7 @@ fn after_resume(
     }
     let agreed = agreement(cluster, everyone, everyone.len(), resumed)?;
     cluster.note(format!(
-        "members agreed {:.1} s after the resume; {silent} reads through resumed servers got no value at first",
+        "members agreed at most {:.1} s after the resume; {silent} reads through resumed servers got no value at first",
         agreed.as_secs_f64()
     ));
     writers.read_all(cluster, everyone)?.insist("after the resume")?;

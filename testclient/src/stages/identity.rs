@@ -1,5 +1,6 @@
 //! What servers say about themselves, and the form in which they say anything.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -20,6 +21,8 @@ const ATTEMPTS_MAX: usize = 5;
 /// Single datagrams that are counted for `loss`.
 const LOSS_PROBES: usize = 500;
 const LOSS_CLIENTS: usize = 8;
+/// So many lost ones are enough to judge by.
+const LOSS_PLENTY: usize = 32;
 /// Share of lost requests that is still called healthy, on loopback and elsewhere.
 const LOSS_SHARE_MAX_LOOPBACK: f64 = 0.02;
 const LOSS_SHARE_MAX: f64 = 0.1;
@@ -89,10 +92,10 @@ fn one_form(
     }
 }
 
-/// Asks many times without retries and counts what stays unanswered.
+/// Asks many times without retries and counts what stays unanswered; ends early when that is plenty.
 pub fn loss(cluster: &mut Cluster) -> StageResult {
-    let mut left = LOSS_PROBES;
     let live = cluster.live();
+    let (asked, unanswered) = (Cell::new(0), Cell::new(0));
     let (servers, format, random) = (&cluster.servers, cluster.format, &mut cluster.random);
     let tally = batch::run(
         servers,
@@ -100,23 +103,30 @@ pub fn loss(cluster: &mut Cluster) -> StageResult {
         &[PATIENCE],
         LOSS_CLIENTS,
         |_| {
-            left = left.checked_sub(1)?;
+            if asked.get() == LOSS_PROBES || LOSS_PLENTY <= unanswered.get() {
+                return None;
+            }
+            asked.set(asked.get() + 1);
             Some(Call { server: live[random.below(live.len())], ask: Ask::IsAlive })
         },
-        |_, _| {},
+        |_, end| unanswered.set(unanswered.get() + usize::from(end.status().is_none())),
     )
     .map_err(Finding::Undecided)?;
-    let share = tally.timeouts as f64 / LOSS_PROBES as f64;
+    let (asked, lost) = (asked.get(), unanswered.get());
     let share_max = if cluster.is_on_loopback() { LOSS_SHARE_MAX_LOOPBACK } else { LOSS_SHARE_MAX };
-    if share_max < share {
-        let surplus = tally.foreign + tally.duplicates + tally.undecodable;
-        return fail(format!(
-            "{} of {LOSS_PROBES} datagrams were lost: no answer within 1 s ({surplus} other datagrams came)",
-            tally.timeouts
-        ));
+    if share_max * (asked as f64) < lost as f64 {
+        let surplus = tally.foreign + tally.duplicates + tally.late;
+        // As many replies too many as too few: they came, but to the wrong address.
+        return fail(if lost as u64 <= 2 * surplus {
+            format!(
+                "{lost} of {asked} requests got no reply, but {surplus} replies carried another request's id"
+            )
+        } else {
+            format!("{lost} of {asked} datagrams were lost: no answer within 1 s")
+        });
     }
-    if 0 < tally.timeouts {
-        cluster.note(format!("{} of {LOSS_PROBES} datagrams were lost", tally.timeouts));
+    if 0 < lost {
+        cluster.note(format!("{lost} of {asked} datagrams were lost"));
     }
     Ok(())
 }

@@ -98,6 +98,11 @@ pub const STAGES: &[Stage] = &[
     stage("at-most-once-server", "the same through another server", at_most_once::other_server),
     stage("at-most-once-later", "the same two seconds later, all three ways", at_most_once::later),
     stage("at-most-once-busy", "the same after a thousand other PUTs", at_most_once::after_many_puts),
+    stage(
+        "at-most-once-racing",
+        "a request that comes twice at the same moment is executed once",
+        at_most_once::racing,
+    ),
     stage("id-reuse", "other bytes under a used id are another request", at_most_once::id_reuse),
     stage(
         "read-your-writes",

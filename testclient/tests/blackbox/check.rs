@@ -52,11 +52,14 @@ fn a_single_server_passes_too() {
     assert!(said.contains("needs --destructive"), "{said}");
 }
 
-/// Runs one stage against one defect; it must fail and say this.
+/// Runs one stage against one defect; it must fail and say this. The seed is fixed because some defects
+/// show only now and then: the same draws meet them again.
 fn finds(defect: Defect, format: &str, stage: &str, expected: &str) {
     let cluster = Reference::start(3, defect);
-    let output =
-        testclient(&format!("check --servers {} --format {format} --stages {stage}", cluster.list()));
+    let output = testclient(&format!(
+        "check --seed 1 --servers {} --format {format} --stages {stage}",
+        cluster.list()
+    ));
     let said = said(&output);
     assert_eq!(output.status.code(), Some(1), "{defect:?}, {stage}: {said}");
     assert!(said.contains(&format!("FAIL      {format}")), "{defect:?}, {stage}: {said}");
@@ -80,6 +83,7 @@ fn each_way_to_break_at_most_once_is_found() {
         finds(Defect::NoReplyCache, format, "at-most-once", "executed again");
         finds(Defect::CacheByPort, format, "at-most-once-port", "executed again");
         finds(Defect::CachePerNode, format, "at-most-once-server", "executed again");
+        finds(Defect::NoReplyCache, format, "at-most-once-racing", "it was executed twice");
         finds(Defect::CacheById, format, "id-reuse", "acknowledged but not executed");
     }
     finds(Defect::NoReplyCache, "raw", "at-most-once-later", "two seconds later");
@@ -105,7 +109,7 @@ fn a_wrong_cache_passes_the_stages_that_are_not_about_it() {
 fn bad_forms_and_manners_are_found() {
     finds(Defect::OmitsZeroCode, "protobuf", "reply-form", "leaves errCode out");
     finds(Defect::RepliesTwice, "raw", "reply-form", "2 replies to one datagram");
-    finds(Defect::IdsMixedUp, "protobuf", "reply-form,basics-random,loss", "id");
+    finds(Defect::IdsMixedUp, "protobuf", "loss", "replies carried another request's id");
     finds(Defect::LosesDatagrams, "protobuf", "loss", "datagrams were lost");
     finds(Defect::AnswersOverload, "raw", "basics-random", "got 3 (overloaded)");
     finds(Defect::IgnoresChecksum, "protobuf", "malformed", "wrong checksum");

@@ -72,3 +72,22 @@ fn results_are_written_with_their_settings() {
     assert_eq!(cells.iter().map(|cell| &cell["cell"]).collect::<Vec<_>>(), ["S4", "R4"]);
     assert!(cells.iter().all(|cell| 0.0 < cell["goodput_per_second"].as_f64().unwrap()));
 }
+
+#[test]
+fn overload_is_looked_for_and_reported() {
+    let cluster = Reference::start(2, Defect::None);
+    let path = std::env::temp_dir().join(format!("violet-testclient-overload-{}.json", std::process::id()));
+    let output = testclient(&format!(
+        "grid --overload --seconds 0.1 --servers {} --json {}",
+        cluster.list(),
+        path.display()
+    ));
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(said.contains("of the best goodput"), "{said}");
+    let text = fs::read_to_string(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let record: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let clients = |name: &str| record["overload"][name].as_u64().unwrap();
+    assert_eq!(clients("overload_clients"), 4 * clients("saturating_clients"));
+}

@@ -3,6 +3,7 @@
 
 mod check;
 mod grid;
+mod process;
 mod reference;
 
 use std::process::{Command, Output};
@@ -26,8 +27,9 @@ fn said(output: &Output) -> String {
 #[test]
 fn a_bad_server_list_is_one_line_and_exit_code_2() {
     for (arguments, expected) in [
-        ("check --servers /nowhere/nodes.txt", "cannot read the server list /nowhere/nodes.txt"),
-        ("grid --servers 127.0.0.1:nine", "has no port between 1 and 65535"),
+        ("check --servers /nowhere/nodes.txt", "neither an existing file nor HOST:PORT"),
+        ("grid --servers 127.0.0.1:nine", "127.0.0.1:nine"),
+        ("grid", "name the servers with --servers or in VIOLET_SERVERS"),
         ("grid --servers 127.0.0.1:9 --cells Q7", "is no cell"),
         ("grid --servers 127.0.0.1:9 --threads 0", "--threads 0"),
         ("check --servers 127.0.0.1:9 --stages alive,nonsense", "nonsense"),
@@ -39,4 +41,16 @@ fn a_bad_server_list_is_one_line_and_exit_code_2() {
         assert_eq!(stderr.lines().count(), 1, "{arguments}: {stderr}");
         assert!(output.stdout.is_empty(), "{arguments}: {}", said(&output));
     }
+}
+
+#[test]
+fn the_server_list_may_come_from_the_environment() {
+    let cluster = reference::Reference::start(1, reference::Defect::None);
+    let output = Command::new(env!("CARGO_BIN_EXE_violet-testclient"))
+        .args(["check", "--stages", "alive"])
+        .env("VIOLET_SERVERS", cluster.list())
+        .output()
+        .expect("the program was built with this test");
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(said(&output).contains("2 passed"), "{}", said(&output));
 }

@@ -16,9 +16,9 @@ use violet_client::{Format, Key, MessageId, Operation, Request, Response, Status
 pub enum Defect {
     /// Nothing.
     None,
-    /// Every eighth GET has one byte changed.
+    /// Every fifth GET has one byte changed.
     WrongValue,
-    /// Every eighth GET finds nothing.
+    /// Every fifth GET finds nothing.
     MissesKeys,
     /// GET returns a version that is one too high.
     WrongVersion,
@@ -36,7 +36,7 @@ pub enum Defect {
     CacheSmall,
     /// WIPEOUT is executed again when it is repeated.
     WipeoutNotCached,
-    /// Every eighth reply that is not remembered carries the id of the request before.
+    /// Every fifth reply that is not remembered carries the id of the request before.
     IdsMixedUp,
     /// A tenth of the datagrams is lost.
     LosesDatagrams,
@@ -44,7 +44,7 @@ pub enum Defect {
     OmitsZeroCode,
     /// Each reply is sent twice.
     RepliesTwice,
-    /// Every eighth PUT is answered with "overloaded".
+    /// Every fifth PUT is answered with "overloaded".
     AnswersOverload,
     /// Damaged envelopes are answered.
     IgnoresChecksum,
@@ -175,8 +175,8 @@ impl Node {
         self.shared.defect == defect
     }
 
-    fn eighth(&self) -> bool {
-        self.received.is_multiple_of(8)
+    fn fifth(&self) -> bool {
+        self.received.is_multiple_of(5)
     }
 
     fn answer(&mut self, datagram: &[u8], client: SocketAddr) -> Option<Vec<u8>> {
@@ -234,7 +234,7 @@ impl Node {
         let mut response = Response::of_status(request.id, Status::Success);
         let mut bytes;
         match request.operation {
-            Operation::Put { .. } if self.is(Defect::AnswersOverload) && self.eighth() => {
+            Operation::Put { .. } if self.is(Defect::AnswersOverload) && self.fifth() => {
                 response.status = Status::Overload;
                 response.overload_wait_ms = (request.format == Format::Protobuf).then_some(1);
             }
@@ -242,7 +242,7 @@ impl Node {
             Operation::Get { key } => match self.get(store, &key) {
                 Some(stored) => {
                     bytes = stored.bytes.clone();
-                    if self.is(Defect::WrongValue) && self.eighth() {
+                    if self.is(Defect::WrongValue) && self.fifth() {
                         bytes.iter_mut().for_each(|byte| *byte ^= 0x55);
                     }
                     let version = stored.version + i32::from(self.is(Defect::WrongVersion));
@@ -269,13 +269,13 @@ impl Node {
                 response.status = Status::UnknownCommand;
             }
         }
-        let id = std::mem::replace(&mut self.id_before, Some(request.id));
+        let id = self.id_before.replace(request.id);
         // Not where the reply is remembered: the retry shall be answered rightly, to keep the test short.
         let remembered = matches!(
             request.operation,
             Operation::Put { .. } | Operation::Remove { .. } | Operation::Wipeout
         );
-        if self.is(Defect::IdsMixedUp) && self.eighth() && !remembered {
+        if self.is(Defect::IdsMixedUp) && self.fifth() && !remembered {
             response.id = id.unwrap_or(request.id);
         }
         self.encode(request.format, &response)
@@ -299,15 +299,16 @@ impl Node {
     }
 
     fn get<'a>(&self, store: &'a mut Store, key: &Key) -> Option<&'a Stored> {
-        if self.is(Defect::MissesKeys) && self.eighth() {
+        if self.is(Defect::MissesKeys) && self.fifth() {
             return None;
         }
         let returns = self.is(Defect::Resurrects) && !store.values.contains_key(key);
-        if returns && !store.read_since_wiped.insert(*key) {
-            if let Some(stored) = store.wiped.remove(key) {
-                store.value_bytes += stored.bytes.len();
-                store.values.insert(*key, stored);
-            }
+        if returns
+            && !store.read_since_wiped.insert(*key)
+            && let Some(stored) = store.wiped.remove(key)
+        {
+            store.value_bytes += stored.bytes.len();
+            store.values.insert(*key, stored);
         }
         store.values.get(key)
     }
