@@ -78,6 +78,7 @@ metrics! {
         DroppedNotProtobuf "dropped_not_protobuf" "datagrams" "No envelope, on a port that takes nothing else."
         DroppedTruncated "dropped_truncated" "datagrams" "Longer than the receive buffer."
         DroppedOld "dropped_old" "requests" "Older than the patience of a client when their turn came."
+        DroppedFromMember "dropped_from_member" "datagrams" "No frames, but from a member's address: answering could go on for ever."
         DroppedFenced "dropped_fenced" "requests" "Arrived while this node fenced itself after a gap in time."
         DroppedDuplicate "dropped_duplicate" "requests" "Repeats of a request that is still being worked on."
         DroppedUnavailable "dropped_unavailable" "requests" "Reads and writes that too few members answered in time."

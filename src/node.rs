@@ -132,6 +132,11 @@ impl Node {
         if self.link.key().claims(datagram.bytes) {
             return self.on_frame(&mut turn, datagram);
         }
+        if view.is_address_of_member(datagram.from) {
+            // A reply, or a damaged or forged frame. Taken as a request it would be answered to a
+            // member, which would take the answer as a request (a raw "unknown command" reads as WIPEOUT).
+            return turn.outbox.count(Metric::DroppedFromMember);
+        }
         if self.fence.is_behind(datagram.received_at) {
             return turn.outbox.count(Metric::DroppedFenced);
         }

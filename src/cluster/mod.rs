@@ -48,6 +48,8 @@ pub struct Member {
 #[derive(Debug)]
 pub struct ClusterView {
     members: Vec<Member>,
+    /// Where they are, sorted.
+    addresses: Vec<SocketAddr>,
     me: u16,
     table: PartitionTable,
 }
@@ -94,7 +96,10 @@ impl ClusterView {
         members.sort_by_key(|member| member.id);
         let ids: Vec<u64> = members.iter().map(|member| member.id.0).collect();
         let me = ids.binary_search(&me.0).expect("every node is a member of its own view");
-        Self { members, me: me as u16, table: PartitionTable::new(&ids, replicas, partitions_log2) }
+        let mut addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
+        addresses.sort_unstable();
+        let table = PartitionTable::new(&ids, replicas, partitions_log2);
+        Self { members, addresses, me: me as u16, table }
     }
 
     /// This node's index.
@@ -113,6 +118,12 @@ impl ClusterView {
     #[must_use]
     pub fn members(&self) -> &[Member] {
         &self.members
+    }
+
+    /// Whether a member (this node included) is at this address.
+    #[must_use]
+    pub fn is_address_of_member(&self, address: SocketAddr) -> bool {
+        self.addresses.binary_search(&address).is_ok()
     }
 
     /// The index of a member.
