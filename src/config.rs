@@ -250,7 +250,7 @@ settings! {
         "A gap in this process's time (suspended, starved) longer than this: serve nothing until caught up.";
     stale_after_ms "stale-after-ms": u64, "ms", "2000", range(100, 60_000),
         "Frames between members that were on their way for longer are refused.";
-    patience_ms "patience-ms": u64, "ms", "5000", range(50, 60_000),
+    patience_ms "patience-ms": u64, "ms", "2000", range(50, 60_000),
         "Client requests that waited longer than this for their turn are dropped before any work is done.";
     reply_window_ms "reply-window-ms": u64, "ms", "10000", range(1_000, 600_000),
         "How long a repeated request is recognised. Clients repeat for up to 7.6 s.";
