@@ -3,12 +3,14 @@
 NODES   ?= 15
 SECONDS ?= 5
 PORT    ?= 4410
+TEST_PORT ?= 24410
 DIR     ?= .violet
 SEEDS   ?= 2000
 CELLS   ?= S1,S16,S32,R1,R16,R32,R64,R128,R256
 
 CARGO  ?= cargo
-BIN    := target/release
+TARGET := $(or $(CARGO_TARGET_DIR),target)
+BIN    := $(TARGET)/release
 VIOLET := $(BIN)/violet
 TEST   := $(BIN)/violet-testclient
 CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
@@ -22,6 +24,9 @@ run: build ## Build, start NODES nodes, run conformance check and the S/R grid (
 
 test: lint ## Everything that CI runs: format, lints, unit tests, simulation, real processes
 	$(CARGO) test --workspace --locked
+	$(CARGO) build --workspace --locked
+	$(TARGET)/debug/violet cluster --nodes 5 --port $(TEST_PORT) --dir $(DIR)/test -- \
+	  $(TARGET)/debug/violet-testclient check --suspend --destructive --kill-mode kill9 --capacity-mib 600
 
 cluster: build ## Start NODES nodes on PORT… and keep them until Ctrl-C
 	$(CLUSTER)

@@ -254,7 +254,7 @@ settings! {
         "Client requests that waited longer than this for their turn are dropped before any work is done.";
     reply_window_ms "reply-window-ms": u64, "ms", "10000", range(1_000, 600_000),
         "How long a repeated request is recognised. Clients repeat for up to 7.6 s.";
-    reply_cache_mib "reply-cache-mib": u64, "MiB", "16", range(1, 65_536),
+    reply_cache_mib "reply-cache-mib": u64, "MiB", "32", range(1, 65_536),
         "Most memory for recognising repeated requests (part of memory-mib; at most a quarter of it is used).";
     hints_mib "hints-mib": u64, "MiB", "64", range(1, 65_536),
         "Most memory for writes kept for absent replicas (part of memory-mib; at most a quarter of it is used).";

@@ -111,9 +111,9 @@ impl Control {
             return outbox.count(Metric::PeerForged);
         };
         // A member that is not known yet announces itself; gossip itself decides about it.
-        let sender = self.peers.values().zip(self.peers.keys());
-        let peer = sender.into_iter().find(|(_, address)| MemberId::of(**address) == envelope.sender);
-        if let Some((peer, _)) = peer {
+        let view = self.node.view();
+        if let Some(from) = view.index_of(envelope.sender) {
+            let peer = &view.member(from).peer;
             let received_at = datagram.received_at;
             let accepted = peer.accept(FrameLane::Gossip, &envelope, received_at, now, self.stale_after);
             if let Err(metric) = accepted {

@@ -4,8 +4,7 @@ use crate::time::Instant;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
-use violet_client::MessageId;
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh3::{xxh3_64, xxh3_128};
 
 /// A member's stable name: a hash of its advertised address, the same on every machine and after
 /// every restart. Placement depends on it; what changes at a restart is the [`Generation`].
@@ -73,27 +72,29 @@ impl HybridClock {
     }
 }
 
-/// What makes two datagrams the same request: the client's id *and* the bytes. Real clients reuse
-/// ids (some draw them from 16 bits), and repeats of one request are identical to the byte.
+/// What makes two datagrams the same request: the client's id *and* all other bytes. Real clients reuse
+/// ids (some draw them from 16 bits), and repeats of one request are identical to the byte. A hash of
+/// 128 bits over the whole datagram, the same on every machine.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RequestKey {
-    /// The client's id.
-    pub id: MessageId,
-    /// Hash of the whole datagram.
-    pub digest: u64,
-}
+pub struct RequestKey(pub u128);
 
 impl RequestKey {
     /// The key of a request datagram.
     #[must_use]
-    pub fn of(id: MessageId, datagram: &[u8]) -> Self {
-        Self { id, digest: xxh3_64(datagram) }
+    pub fn of(datagram: &[u8]) -> Self {
+        Self(xxh3_128(datagram))
+    }
+
+    /// Half of the hash, for tables that may err.
+    #[must_use]
+    pub fn short(self) -> u64 {
+        self.0 as u64
     }
 }
 
 impl fmt::Debug for RequestKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}/{:016x}", self.id, self.digest)
+        write!(f, "{:032x}", self.0)
     }
 }
 

@@ -98,12 +98,7 @@ impl Node {
             clock: HybridClock::new(birth.seed),
             replica: Arc::clone(&replica),
             fence: Arc::clone(&fence),
-            reply_cache: ReplyCache::new(
-                window,
-                share(config.reply_cache_mib),
-                Arc::clone(&budget),
-                birth.seed,
-            ),
+            reply_cache: ReplyCache::new(window, share(config.reply_cache_mib), Arc::clone(&budget)),
             pending_max: config.pending_max,
             seed: birth.seed,
         });

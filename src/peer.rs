@@ -14,7 +14,7 @@
 use crate::ids::{Generation, MemberId, RequestKey, Token, Version};
 use crate::time::Instant;
 use std::net::{IpAddr, SocketAddr};
-use violet_client::wire::{Format, Key, MESSAGE_ID_BYTES, MessageId, Value};
+use violet_client::wire::{Format, Key, MessageId, Value};
 
 /// First bytes of a frame of the peer lane; the kernel steers by them.
 pub const PEER_MAGIC: [u8; 4] = *b"VltP";
@@ -523,8 +523,7 @@ fn push_write(out: &mut Vec<u8>, write: &Write<'_>) {
 }
 
 fn push_request(out: &mut Vec<u8>, request: &RequestKey) {
-    out.extend_from_slice(&request.id.0);
-    push_u64(out, request.digest);
+    out.extend_from_slice(&request.0.to_le_bytes());
 }
 
 fn push_address(out: &mut Vec<u8>, address: SocketAddr) {
@@ -596,8 +595,7 @@ impl<'a> Reader<'a> {
     }
 
     fn request(&mut self) -> Option<RequestKey> {
-        let id = MessageId(*self.take::<MESSAGE_ID_BYTES>()?);
-        Some(RequestKey { id, digest: self.u64()? })
+        self.take().map(|bytes| RequestKey(u128::from_le_bytes(*bytes)))
     }
 
     fn write(&mut self) -> Option<Write<'a>> {
@@ -626,7 +624,7 @@ mod tests {
     fn samples() -> Vec<Message<'static>> {
         let key = Key::parse(b"a key").expect("short enough");
         let version = Version { time: 7, writer: 9 };
-        let request = RequestKey { id: MessageId([3; 16]), digest: 5 };
+        let request = RequestKey(5);
         let value = Value { bytes: b"value", version: -2 };
         let write = Write { key, version, value: Some(value), request };
         let client: SocketAddr = "[::1]:9".parse().expect("an address");

@@ -218,7 +218,7 @@ impl Coordinator {
             MemberState::Alive => false,
             MemberState::Down(since) => self.settings.forget_after < turn.now.since(since),
         };
-        let digest = arrival.request.digest;
+        let digest = arrival.request.short();
         let mut needs_proxy = arrival.client.needs_proxy;
         if self.settings.reply_mode == ReplyMode::Auto && self.clients.is_repeated_read(digest) {
             // It was answered directly before and asks again: perhaps it cannot hear others.

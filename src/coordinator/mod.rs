@@ -220,7 +220,7 @@ impl Coordinator {
         };
         let arrival = Arrival {
             client,
-            request: RequestKey::of(request.id, datagram.bytes),
+            request: RequestKey::of(datagram.bytes),
             datagram: datagram.bytes,
             waited,
             hops: 0,
@@ -264,7 +264,7 @@ impl Coordinator {
                 front_end: Some(front_end),
                 needs_proxy: client.needs_proxy,
             },
-            request: RequestKey::of(request.id, datagram.bytes),
+            request: RequestKey::of(datagram.bytes),
             datagram: datagram.bytes,
             waited,
             hops,

@@ -127,7 +127,7 @@ impl Coordinator {
         let partition = Self::partition_of(turn, &key);
         // Who repeats a request that was passed on has had no answer: whoever is silent by now is
         // bypassed sooner.
-        let is_repeat = arrival.hops == 0 && self.clients.is_forwarded(arrival.request.digest);
+        let is_repeat = arrival.hops == 0 && self.clients.is_forwarded(arrival.request.short());
         let suspect_after = self.settings.suspect_after / if is_repeat { 3 } else { 1 };
         let holders = turn.view.holders(partition, turn.now, suspect_after);
         let me = turn.view.me();
@@ -145,7 +145,7 @@ impl Coordinator {
         let next_place = my_place.map_or(0, |place| if is_mine { (place + 1) % holders.len() } else { 0 });
         match holders.get(next_place).filter(|next| next.member != me) {
             Some(next) => {
-                self.clients.note_forwarded(arrival.request.digest);
+                self.clients.note_forwarded(arrival.request.short());
                 self.forward(turn, next.member, arrival);
             }
             None => self.start_write(turn, arrival, partition, key, value, holders),
@@ -233,7 +233,7 @@ impl Coordinator {
 
     fn refuse_space(&self, turn: &mut Turn<'_>, op: &WriteOp) {
         turn.outbox.count(Metric::RefusedSpace);
-        self.reply_cache.forget(&op.request);
+        self.reply_cache.forget(op.request);
         self.answer(turn, &op.client, &Response::of_status(op.client.id, Status::OutOfSpace));
     }
 
@@ -617,7 +617,7 @@ impl Coordinator {
     pub fn on_undo(&self, turn: &mut Turn<'_>, from: u16, token: Token, write: &Write<'_>) {
         let partition = Self::partition_of(turn, &write.key);
         self.replica.undo(partition, &write.key, write.version);
-        self.reply_cache.forget(&write.request);
+        self.reply_cache.forget(write.request);
         self.link.send(turn.now, turn.view, from, &Message::Undone { token }, turn.outbox);
     }
 

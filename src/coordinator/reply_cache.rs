@@ -1,8 +1,9 @@
 //! At-most-once: what became of each mutation, by request.
 //!
-//! The record lives with the key's owners, not with the front end, and its name is the client's id
-//! *and* a digest of the datagram ([`RequestKey`]). It is made before the request is executed. Only
-//! the status is kept: replies to PUT, REMOVE and WIPEOUT say nothing else, and GET is never cached.
+//! The record lives with the key's owners, not with the front end, and its name is a digest of the
+//! whole datagram, the client's id included ([`RequestKey`]). It is made before the request is
+//! executed. Only the status is kept: replies to PUT, REMOVE and WIPEOUT say nothing else, and GET is
+//! never cached. A record takes 32 bytes.
 //!
 //! Records sit in time buckets. Expiry drops a whole bucket, on the GET path, at most every five
 //! seconds; a record's age is also looked at when it is found. Memory is bounded in bytes: when it is
@@ -11,18 +12,22 @@
 use crate::ids::{RequestKey, Token};
 use crate::storage::Budget;
 use crate::time::{Duration, Instant};
-use ahash::RandomState;
+use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use violet_client::Status;
+use violet_client::wire::Format;
 
 const SHARDS: usize = 8;
 /// A window is this many buckets: a record lives for the window and at most one bucket more.
 const BUCKETS_PER_WINDOW: u32 = 4;
-/// Bytes that a record costs: key, record, and the free room of a hash table that is 2/3 full.
-const RECORD_BYTES: usize = 96;
+/// Bytes that a record costs: itself, its control byte, and the free room of a hash table that is
+/// between half and all full.
+const RECORD_BYTES: usize = 48;
+const _: () = assert!(size_of::<Record>() == 32);
 /// How often expiry runs at most.
 pub const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
@@ -54,7 +59,6 @@ pub struct ReplyCache {
     window: Duration,
     bytes_max: usize,
     budget: Arc<Budget>,
-    hasher: RandomState,
     expired_at: AtomicU64,
     /// Locked one at a time.
     shards: Vec<Mutex<VecDeque<Bucket>>>,
@@ -63,26 +67,77 @@ pub struct ReplyCache {
 #[derive(Debug)]
 struct Bucket {
     opened: Instant,
-    records: HashMap<RequestKey, (Progress, Instant), RandomState>,
+    records: HashTable<Record>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Record {
+    request: RequestKey,
+    /// A token, or a status (as its protobuf code), as `kind` says.
+    what: u64,
+    kind: Kind,
+    /// When, in milliseconds since the bucket was opened.
+    after_ms: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Running,
+    Done,
+    Replicated,
+}
+
+impl Record {
+    fn new(request: RequestKey, progress: Progress, after: Duration) -> Self {
+        let after_ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
+        let mut record = Self { request, what: 0, kind: Kind::Replicated, after_ms };
+        record.set(progress);
+        record
+    }
+
+    fn set(&mut self, progress: Progress) {
+        (self.kind, self.what) = match progress {
+            Progress::Running(token) => (Kind::Running, token),
+            Progress::Done(status) => (Kind::Done, status.code(Format::Protobuf).into()),
+            Progress::Replicated => (Kind::Replicated, 0),
+        };
+    }
+
+    fn progress(&self) -> Progress {
+        match self.kind {
+            Kind::Running => Progress::Running(self.what),
+            Kind::Done => Progress::Done(Status::from_code(self.what as u32, Format::Protobuf)),
+            Kind::Replicated => Progress::Replicated,
+        }
+    }
+}
+
+impl Bucket {
+    fn find(&self, request: RequestKey) -> Option<&Record> {
+        self.records.find(request.short(), |record| record.request == request)
+    }
+
+    fn find_mut(&mut self, request: RequestKey) -> Option<&mut Record> {
+        self.records.find_mut(request.short(), |record| record.request == request)
+    }
 }
 
 impl ReplyCache {
     /// An empty cache: records live for `window` and take at most `bytes_max` of `budget`.
     #[must_use]
-    pub fn new(window: Duration, bytes_max: usize, budget: Arc<Budget>, seed: u64) -> Self {
+    pub fn new(window: Duration, bytes_max: usize, budget: Arc<Budget>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        let hasher = RandomState::with_seeds(seed, 4, 5, 6);
-        Self { window, bytes_max, budget, hasher, expired_at: AtomicU64::new(0), shards }
+        Self { window, bytes_max, budget, expired_at: AtomicU64::new(0), shards }
     }
 
-    fn shard(&self, request: &RequestKey) -> &Mutex<VecDeque<Bucket>> {
-        &self.shards[request.digest as usize % SHARDS]
+    fn shard(&self, request: RequestKey) -> &Mutex<VecDeque<Bucket>> {
+        &self.shards[(request.0 >> 64) as usize % SHARDS]
     }
 
     /// Looks a mutation up and, when it is new, records it as running.
     pub fn begin(&self, now: Instant, request: RequestKey, token: Token) -> Admission {
-        let mut shard = self.shard(&request).lock();
-        if let Some(progress) = self.find(&shard, now, &request) {
+        let mut shard = self.shard(request).lock();
+        if let Some(progress) = self.find(&shard, now, request) {
             return Admission::Known(progress);
         }
         if self.insert(&mut shard, now, request, Progress::Running(token)) {
@@ -95,13 +150,12 @@ impl ReplyCache {
     /// Records what became of a mutation. A finished one stays finished. Without room for a record
     /// the mutation is simply not remembered here; the coordinator has a record of its own.
     pub fn record(&self, now: Instant, request: RequestKey, progress: Progress) {
-        let mut shard = self.shard(&request).lock();
+        let mut shard = self.shard(request).lock();
         for bucket in shard.iter_mut() {
-            if let Some(record) = bucket.records.get_mut(&request) {
-                let settled = matches!(record.0, Progress::Done(_));
-                let weaker = progress == Progress::Replicated && record.0 != Progress::Replicated;
-                if !settled && !weaker {
-                    record.0 = progress;
+            if let Some(record) = bucket.find_mut(request) {
+                let weaker = progress == Progress::Replicated && record.kind != Kind::Replicated;
+                if record.kind != Kind::Done && !weaker {
+                    record.set(progress);
                 }
                 return;
             }
@@ -110,9 +164,11 @@ impl ReplyCache {
     }
 
     /// Forgets a mutation that did not happen.
-    pub fn forget(&self, request: &RequestKey) {
+    pub fn forget(&self, request: RequestKey) {
         for bucket in self.shard(request).lock().iter_mut() {
-            if bucket.records.remove(request).is_some() {
+            let found = bucket.records.find_entry(request.short(), |record| record.request == request);
+            if let Ok(entry) = found {
+                entry.remove();
                 self.budget.give(RECORD_BYTES);
             }
         }
@@ -126,15 +182,17 @@ impl ReplyCache {
         }
         let claimed =
             self.expired_at.compare_exchange(last, now.as_nanos(), Ordering::Relaxed, Ordering::Relaxed);
-        if claimed.is_err() {
-            return;
-        }
-        for shard in &self.shards {
-            let mut shard = shard.lock();
-            while shard.front().is_some_and(|bucket| self.lifetime() < now.since(bucket.opened)) {
-                let bucket = shard.pop_front().expect("the front was just looked at");
-                self.budget.give(bucket.records.len() * RECORD_BYTES);
+        if claimed.is_ok() {
+            for shard in &self.shards {
+                self.drop_old(&mut shard.lock(), now);
             }
+        }
+    }
+
+    fn drop_old(&self, shard: &mut VecDeque<Bucket>, now: Instant) {
+        while shard.front().is_some_and(|bucket| self.lifetime() < now.since(bucket.opened)) {
+            let bucket = shard.pop_front().expect("the front was just looked at");
+            self.budget.give(bucket.records.len() * RECORD_BYTES);
         }
     }
 
@@ -156,9 +214,10 @@ impl ReplyCache {
         self.window + self.bucket_span()
     }
 
-    fn find(&self, shard: &VecDeque<Bucket>, now: Instant, request: &RequestKey) -> Option<Progress> {
-        let found = shard.iter().rev().find_map(|bucket| bucket.records.get(request));
-        found.filter(|(_, since)| now.since(*since) <= self.window).map(|(progress, _)| *progress)
+    fn find(&self, shard: &VecDeque<Bucket>, now: Instant, request: RequestKey) -> Option<Progress> {
+        let (bucket, record) = shard.iter().rev().find_map(|bucket| Some((bucket, bucket.find(request)?)))?;
+        let recorded = bucket.opened + Duration::from_millis(record.after_ms.into());
+        (now.since(recorded) <= self.window).then(|| record.progress())
     }
 
     fn insert(
@@ -169,16 +228,25 @@ impl ReplyCache {
         progress: Progress,
     ) -> bool {
         if shard.back().is_none_or(|bucket| self.bucket_span() < now.since(bucket.opened)) {
-            let records = HashMap::with_hasher(self.hasher.clone());
-            shard.push_back(Bucket { opened: now, records });
+            // Without reads nobody expires; a new bucket is an occasion, too.
+            self.drop_old(shard, now);
+            shard.push_back(Bucket { opened: now, records: HashTable::new() });
         }
         let held: usize = shard.iter().map(|bucket| bucket.records.len()).sum();
         if self.bytes_max / SHARDS < (held + 1) * RECORD_BYTES || !self.budget.take(RECORD_BYTES, 0) {
             return false;
         }
         let bucket = shard.back_mut().expect("a bucket was just made sure of");
-        if bucket.records.insert(request, (progress, now)).is_some() {
-            self.budget.give(RECORD_BYTES);
+        let record = Record::new(request, progress, now.since(bucket.opened));
+        let is_it = |record: &Record| record.request == request;
+        match bucket.records.entry(request.short(), is_it, |record| record.request.short()) {
+            Entry::Occupied(mut entry) => {
+                *entry.get_mut() = record;
+                self.budget.give(RECORD_BYTES);
+            }
+            Entry::Vacant(entry) => {
+                entry.insert(record);
+            }
         }
         true
     }
@@ -187,19 +255,18 @@ impl ReplyCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use violet_client::MessageId;
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(1_000_000_000_000 + millis * 1_000_000)
     }
 
     fn request(number: u64) -> RequestKey {
-        RequestKey { id: MessageId([0; 16]), digest: number }
+        RequestKey(u128::from(number) << 64 | u128::from(number))
     }
 
     fn cache(bytes_max: usize) -> (ReplyCache, Arc<Budget>) {
         let budget = Arc::new(Budget::new(1 << 20));
-        (ReplyCache::new(Duration::from_secs(10), bytes_max, Arc::clone(&budget), 1), budget)
+        (ReplyCache::new(Duration::from_secs(10), bytes_max, Arc::clone(&budget)), budget)
     }
 
     #[test]
@@ -215,7 +282,7 @@ mod tests {
         assert_eq!(cache.begin(at(10_000), request(1), 8), done);
         assert_eq!(cache.begin(at(10_001), request(1), 8), Admission::New);
         assert_eq!(cache.begin(at(10_002), request(2), 9), Admission::New);
-        cache.forget(&request(2));
+        cache.forget(request(2));
         assert_eq!(cache.begin(at(10_003), request(2), 10), Admission::New);
         cache.expire(at(40_000));
         assert_eq!((cache.bytes(), budget.used_bytes()), (0, 0));

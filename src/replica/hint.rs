@@ -195,7 +195,6 @@ impl Hints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use violet_client::MessageId;
 
     const OWNER: MemberId = MemberId(1);
 
@@ -209,7 +208,7 @@ mod tests {
             key: Key::parse(key).expect("short enough"),
             version: Version { time, writer: 0 },
             value: Some(Value { bytes, version: 0 }),
-            request: RequestKey { id: MessageId([0; 16]), digest: 0 },
+            request: RequestKey(0),
         };
         hints.keep(OWNER, &write)
     }
