@@ -285,7 +285,7 @@ impl Coordinator {
     }
 
     /// Absent replicas for which no other member stands in: this node keeps the hint.
-    fn keep_uncovered_hints(&self, turn: &Turn<'_>, op: &WriteOp, write: &Write<'_>, holders: &[Holder]) {
+    fn keep_uncovered_hints(&self, turn: &mut Turn<'_>, op: &WriteOp, write: &Write<'_>, holders: &[Holder]) {
         if op.only_if_present {
             return;
         }
@@ -300,10 +300,15 @@ impl Coordinator {
         }
     }
 
-    /// Keeps a hint here for another member.
-    pub fn keep_hint(&self, turn: &Turn<'_>, owner: MemberId, write: &Write<'_>) -> bool {
+    /// Keeps a hint here for another member, and tries at once whether it can be delivered: a member
+    /// that merely lost a datagram must not serve the old value for long.
+    fn keep_hint(&self, turn: &mut Turn<'_>, owner: MemberId, write: &Write<'_>) -> bool {
         let kept = self.replica.hints.keep(owner, write);
         turn.outbox.count(if kept { Metric::HintsKept } else { Metric::HintsDropped });
+        let usable = |to: &u16| turn.view.is_usable(*to, turn.now, self.settings.suspect_after);
+        if let Some(to) = turn.view.index_of(owner).filter(usable) {
+            self.link.send(turn.now, turn.view, to, &Message::Hint { write: *write }, turn.outbox);
+        }
         kept
     }
 
@@ -471,12 +476,21 @@ impl Coordinator {
         }
     }
 
-    /// A removal that found the key elsewhere leaves its mark here too.
-    fn bury_what_others_held(&self, turn: &Turn<'_>, op: &WriteOp) {
-        if op.only_if_present && op.existed {
-            let write = Write { key: op.key, version: op.version, value: None, request: op.request };
-            let _ = self.replica.apply(op.partition, &write, true, false);
-            self.clock.observe(op.version.time.max(turn.now.as_nanos()));
+    /// A removal that found the key elsewhere leaves its mark here too, and a hint for every replica
+    /// that did not hear of it: that one may hold the key as well.
+    fn bury_what_others_held(&self, turn: &mut Turn<'_>, op: &WriteOp) {
+        if !op.only_if_present || !op.existed {
+            return;
+        }
+        let write = Write { key: op.key, version: op.version, value: None, request: op.request };
+        let _ = self.replica.apply(op.partition, &write, true, false);
+        for &primary in turn.view.primaries(op.partition) {
+            let id = turn.view.member(primary).id;
+            let has_heard =
+                |target: &Target| target.member == id && target.state == TargetState::Acknowledged;
+            if primary != turn.view.me() && !op.targets.iter().any(has_heard) {
+                self.keep_hint(turn, id, &write);
+            }
         }
     }
 
