@@ -15,6 +15,8 @@ use violet::admin::{Admin, profile as profiles};
 use violet::config::{Config, SETTINGS, Setting};
 use violet::local_cluster;
 use violet::server::{Clock, Server, startup};
+use violet::sim::faults::Mood;
+use violet::sim::{report, swarm};
 
 /// Puts values on large memory pages, which matters more than any other single choice here.
 #[global_allocator]
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         Some(("serve", matches)) => serve(matches),
         Some(("cluster", matches)) => cluster(matches),
         Some(("profile", matches)) => profile(matches),
+        Some(("sim", matches)) => Ok(simulate(matches)),
         _ => unreachable!("clap demands one of the subcommands above"),
     };
     result.unwrap_or_else(|failure| fail(&failure.to_string()))
@@ -51,7 +54,7 @@ fn command_line() -> Command {
         .subcommand(serve_command())
         .subcommand(cluster_command())
         .subcommand(profile_command())
-    // The simulator's subcommand goes here, and into `main`.
+        .subcommand(sim_command())
 }
 
 /// Help and version go to stdout; a wrong command line is one line, as every bad start.
@@ -290,4 +293,49 @@ fn profile(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     std::fs::write(&output, svg).map_err(|error| format!("{}: {error}", output.display()))?;
     println!("{}", output.display());
     Ok(ExitCode::SUCCESS)
+}
+
+fn sim_command() -> Command {
+    let flag = |name: &'static str, unit: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(unit).help(help)
+    };
+    let moods = Mood::ALL.map(Mood::name);
+    Command::new("sim")
+        .about("Simulates clusters that fail as the seed says, and checks what clients see")
+        .arg(flag("seed", "number", "The first seed.").default_value("1").value_parser(value_parser!(u64)))
+        .arg(
+            flag("seeds", "runs", "How many seeds to run.")
+                .default_value("1")
+                .value_parser(value_parser!(u64).range(1..)),
+        )
+        .arg(
+            flag("nodes", "nodes", "Number of nodes, 1 to 50; chosen by the seed if not given.")
+                .value_parser(value_parser!(u64).range(1..=50)),
+        )
+        .arg(flag("mood", "mood", "What goes wrong; chosen by the seed if not given.").value_parser(moods))
+        .arg(
+            flag("seconds", "s", "For how long things go wrong, in virtual time, 1 to 3600.")
+                .default_value("10")
+                .value_parser(value_parser!(u64).range(1..=3_600)),
+        )
+        .arg(Arg::new("trace").long("trace").action(ArgAction::SetTrue).help("Print every event."))
+}
+
+/// Runs the simulator: status 0 when every claim was kept, 1 when not.
+fn simulate(matches: &ArgMatches) -> ExitCode {
+    let options = swarm::Options {
+        seed: given(matches, "seed"),
+        nodes: matches.get_one::<u64>("nodes").map(|nodes| *nodes as usize),
+        mood: matches.get_one::<String>("mood").and_then(|name| report::mood_of(name)),
+        trouble: Duration::from_secs(given(matches, "seconds")),
+        is_traced: matches.get_flag("trace"),
+        bugs: violet::sim::Bugs::default(),
+    };
+    let summary = report::run_many(&options, given(matches, "seeds"), |run| {
+        if !run.findings.violations.is_empty() {
+            println!("{}", report::story_of(run, &options));
+        }
+    });
+    print!("{}", summary.text());
+    ExitCode::from(u8::from(0 < summary.failed))
 }

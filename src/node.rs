@@ -10,7 +10,7 @@ use crate::cluster::{ClusterView, FrameLane};
 use crate::config::Config;
 use crate::coordinator::reply_cache::ReplyCache;
 use crate::coordinator::{Coordinator, Parts, Settings, Turn};
-use crate::ids::{Generation, HybridClock, MemberId};
+use crate::ids::{Generation, HybridClock, MemberId, Version};
 use crate::metrics::{Group, Metric, Metrics};
 use crate::outbox::{Datagram, Outbox};
 use crate::peer::{Message, Write};
@@ -23,6 +23,7 @@ use arc_swap::ArcSwap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use violet_client::Key;
 
 /// What a process takes beside values, hints and records: code, stacks, tables, receive batches.
 /// Measured; see "Memory" in ARCHITECTURE.md.
@@ -200,6 +201,7 @@ impl Node {
             Message::HintStored { key, version } => {
                 if self.replica.hints.on_stored(turn.view.member(from).id, &key, version) {
                     turn.outbox.count(Metric::HintsDelivered);
+                    self.drop_handed_over(turn, &key, version);
                 }
             }
             Message::CatchUp { round } => {
@@ -209,9 +211,22 @@ impl Node {
             Message::HintsLeft { round, hints } => {
                 self.fence.on_hints_left(round, turn.view.member(from).id, hints);
             }
+            Message::Recall { token, request } => coordinator.on_recall(turn, from, token, request),
+            Message::Recalled { token, known } => coordinator.on_recalled(turn, from, token, known),
+            Message::Settled { request, existed } => coordinator.on_settled(turn, request, existed),
             Message::Ping => self.answer_peer(turn, from, &Message::Pong),
             // Hearing it was all there is to it.
             Message::Pong => {}
+        }
+    }
+
+    /// A copy that this node kept while it stood in has been handed over. Kept any longer it would be
+    /// found, stale, the next time.
+    fn drop_handed_over(&self, turn: &Turn<'_>, key: &Key, version: Version) {
+        let partition = turn.view.partition_of(key.as_bytes());
+        let is_mine = turn.view.primaries(partition).contains(&turn.view.me());
+        if !is_mine && !self.replica.hints.has_key(key) {
+            self.replica.undo(partition, key, version);
         }
     }
 

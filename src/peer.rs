@@ -155,6 +155,19 @@ pub enum WriteOutcome {
     BelowWipe(u64),
 }
 
+/// What a holder knows of a mutation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recollection {
+    /// Nothing.
+    Nothing,
+    /// It is working on it.
+    Running,
+    /// Its write was replicated here.
+    Replicated,
+    /// It is done, with this status (its protobuf code).
+    Done(u32),
+}
+
 /// What members say to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
@@ -286,6 +299,27 @@ pub enum Message<'a> {
         /// How many hints the sender still keeps for the receiver.
         hints: u64,
     },
+    /// What became of this request? From a coordinator that was away and may have missed it.
+    Recall {
+        /// The coordinator's operation.
+        token: Token,
+        /// Which request.
+        request: RequestKey,
+    },
+    /// Answer to [`Message::Recall`].
+    Recalled {
+        /// The coordinator's operation.
+        token: Token,
+        /// What the sender knows.
+        known: Recollection,
+    },
+    /// A request ended like this without leaving a write at the receiver: remember it.
+    Settled {
+        /// Which request.
+        request: RequestKey,
+        /// The key had a value (and was removed).
+        existed: bool,
+    },
     /// Are you there?
     Ping,
     /// Yes.
@@ -303,6 +337,7 @@ impl<'a> Message<'a> {
             | Self::Read { .. }
             | Self::Hint { .. }
             | Self::CatchUp { .. }
+            | Self::Recall { .. }
             | Self::Ping => true,
             Self::Reply { .. }
             | Self::Stored { .. }
@@ -312,6 +347,8 @@ impl<'a> Message<'a> {
             | Self::ReadValue { .. }
             | Self::HintStored { .. }
             | Self::HintsLeft { .. }
+            | Self::Recalled { .. }
+            | Self::Settled { .. }
             | Self::Pong => false,
         }
     }
@@ -415,6 +452,28 @@ impl<'a> Message<'a> {
                 push_u64(out, *round);
                 push_u64(out, *hints);
             }
+            Self::Recall { token, request } => {
+                out.push(17);
+                push_u64(out, *token);
+                push_request(out, request);
+            }
+            Self::Recalled { token, known } => {
+                out.push(18);
+                push_u64(out, *token);
+                let (code, status) = match known {
+                    Recollection::Nothing => (0, 0),
+                    Recollection::Running => (1, 0),
+                    Recollection::Replicated => (2, 0),
+                    Recollection::Done(status) => (3, *status),
+                };
+                out.push(code);
+                out.extend_from_slice(&status.to_le_bytes());
+            }
+            Self::Settled { request, existed } => {
+                out.push(19);
+                push_request(out, request);
+                out.push(u8::from(*existed));
+            }
             Self::Ping => out.push(15),
             Self::Pong => out.push(16),
         }
@@ -486,6 +545,19 @@ impl<'a> Message<'a> {
             14 => Self::HintsLeft { round: reader.u64()?, hints: reader.u64()? },
             15 => Self::Ping,
             16 => Self::Pong,
+            17 => Self::Recall { token: reader.u64()?, request: reader.request()? },
+            18 => {
+                let (token, code, status) = (reader.u64()?, reader.u8()?, reader.u32()?);
+                let known = match code {
+                    0 => Recollection::Nothing,
+                    1 => Recollection::Running,
+                    2 => Recollection::Replicated,
+                    3 => Recollection::Done(status),
+                    _ => return None,
+                };
+                Self::Recalled { token, known }
+            }
+            19 => Self::Settled { request: reader.request()?, existed: reader.flag()? },
             _ => return None,
         };
         reader.0.is_empty().then_some(message)
@@ -672,6 +744,10 @@ mod tests {
             Message::HintStored { key, version },
             Message::CatchUp { round: 1 },
             Message::HintsLeft { round: 1, hints: 2 },
+            Message::Recall { token: 8, request },
+            Message::Recalled { token: 8, known: Recollection::Nothing },
+            Message::Recalled { token: 8, known: Recollection::Done(1) },
+            Message::Settled { request, existed: true },
             Message::Ping,
             Message::Pong,
         ]

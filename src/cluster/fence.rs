@@ -76,6 +76,12 @@ impl Fence {
         self.beat.store(now.as_nanos(), Ordering::Relaxed);
     }
 
+    /// Whether there was a gap, a start included, within this span.
+    #[must_use]
+    pub fn was_raised_within(&self, now: Instant, span: Duration) -> bool {
+        now.since(Instant::from_nanos(self.floor.load(Ordering::Relaxed))) < span
+    }
+
     /// Whether something received at this moment belongs to the time before the gap.
     #[must_use]
     pub fn is_behind(&self, received_at: Instant) -> bool {

@@ -60,6 +60,9 @@ impl Link {
             | Message::HintStored { .. }
             | Message::CatchUp { .. }
             | Message::HintsLeft { .. }
+            | Message::Recall { .. }
+            | Message::Recalled { .. }
+            | Message::Settled { .. }
             | Message::Ping
             | Message::Pong => Lane::Replication,
         };

@@ -108,10 +108,10 @@ impl ReadOp {
         if of_state(|state| state == AskedState::Not).next().is_some() {
             return self.ask_the_rest();
         }
-        if self.may_say_missing() && !late {
-            return Decision::NoSuchKey;
+        if waiting || late || !self.may_say_missing() {
+            return Decision::Wait;
         }
-        Decision::Wait
+        Decision::NoSuchKey
     }
 
     fn ask_the_rest(&self) -> Decision {
@@ -149,8 +149,10 @@ impl ReadOp {
         removals.max().unwrap_or_default()
     }
 
-    /// Whether what was said suffices for "no such key": a majority of the replicas misses, or all
-    /// that can be asked do, a replica among them (or none is left to wait for).
+    /// Whether what was said suffices for "no such key", now that all who can be asked have spoken: all
+    /// miss, a replica among them (or none is left to wait for); or a majority of the replicas does
+    /// and the others are catching up. A majority alone would not do: two replicas that lost their
+    /// memory must not outvote the third.
     fn may_say_missing(&self) -> bool {
         let missed = |asked: &&Asked| matches!(asked.state, AskedState::Missed(_));
         let primaries = self.asked.iter().filter(missed).filter(|asked| asked.primary).count();
@@ -173,12 +175,14 @@ impl Coordinator {
         let partition = Self::partition_of(turn, &key);
         let holders = turn.view.holders(partition, turn.now, self.settings.suspect_after);
         let holders = holders.as_slice();
-        let here = holders.iter().any(|holder| holder.member == turn.view.me());
+        let here = holders.iter().find(|holder| holder.member == turn.view.me());
+        // Who stands in may keep something old from the last time; it does not answer before a replica.
+        let decides = here.is_some_and(|holder| holder.primary) || holders.len() == 1;
         let quorum = self.settings.read_rule == ReadRule::Quorum;
         let mut mine = AskedState::Unknown;
-        if here && self.fence.is_active() {
+        if here.is_some() && self.fence.is_active() {
             mine = match self.replica.meta(partition, &key) {
-                Some(meta) if !meta.removed && !quorum => {
+                Some(meta) if !meta.removed && !quorum && decides => {
                     return self.answer_from_here(turn, &arrival.client, partition, &key);
                 }
                 Some(meta) if !meta.removed => AskedState::Hit(meta.version),
@@ -274,8 +278,9 @@ impl Coordinator {
         let best_role = if versions_first { ReadRole::Confirm } else { op.role };
         self.ask_one(turn, token, op, best, best_role);
         for &member in others {
+            let is_primary = op.asked.iter().any(|asked| asked.member == member && asked.primary);
             let role = match self.settings.fan_out {
-                FanOut::All if !op.quorum => op.role,
+                FanOut::All if !op.quorum && is_primary => op.role,
                 FanOut::All | FanOut::Adaptive | FanOut::One => ReadRole::Confirm,
             };
             self.ask_one(turn, token, op, member, role);
@@ -593,7 +598,7 @@ mod tests {
         let version = Waiting(ReadRole::Confirm);
         check(false, &[miss, Not, Not], expect!["Ask([m0002, m0003])"]);
         check(false, &[miss, body, version], expect!["Wait"]);
-        check(false, &[miss, miss, version], expect!["NoSuchKey"]);
+        check(false, &[miss, miss, version], expect!["Wait"]);
         check(false, &[miss, miss, miss], expect!["NoSuchKey"]);
         check(false, &[miss, Unknown, Unknown], expect!["Wait"]);
         check(false, &[Unknown, miss, miss], expect!["NoSuchKey"]);
@@ -613,7 +618,8 @@ mod tests {
         check(true, &[Hit(at(5)), Hit(at(6)), version], expect!["Ask([m0002])"]);
         check(true, &[Hit(at(5)), miss, version], expect!["Ask([m0001])"]);
         check(true, &[Hit(at(5)), Missed(at(6)), version], expect!["NoSuchKey"]);
-        check(true, &[miss, miss, version], expect!["NoSuchKey"]);
+        check(true, &[miss, miss, version], expect!["Wait"]);
+        check(true, &[miss, miss, miss], expect!["NoSuchKey"]);
         check(true, &[miss, Unknown, Unknown], expect!["Wait"]);
     }
 }

@@ -10,6 +10,7 @@ pub mod clients;
 pub mod get;
 pub mod pending;
 pub mod put;
+pub mod recall;
 pub mod reply_cache;
 
 use crate::cluster::ClusterView;
@@ -26,6 +27,7 @@ use clients::Clients;
 use get::ReadOp;
 use pending::Pending;
 use put::WriteOp;
+use recall::RecallOp;
 use reply_cache::{Admission, Progress, ReplyCache};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -52,6 +54,7 @@ pub struct Settings {
     suspect_after: Duration,
     forget_after: Duration,
     patience: Duration,
+    reply_window: Duration,
     /// Planted bugs, for proving that the simulator's checker finds them.
     #[cfg(test)]
     pub bugs: crate::sim::Bugs,
@@ -77,6 +80,7 @@ impl Settings {
             suspect_after: Duration::from_millis(config.suspect_after_ms),
             forget_after: Duration::from_millis(config.forget_after_ms),
             patience: Duration::from_millis(config.patience_ms),
+            reply_window: Duration::from_millis(config.reply_window_ms),
             #[cfg(test)]
             bugs: crate::sim::Bugs::default(),
         }
@@ -135,6 +139,7 @@ pub struct Coordinator {
     reply_cache: ReplyCache,
     clients: Clients,
     writes: Pending<WriteOp>,
+    recalls: Pending<RecallOp>,
     reads: Pending<ReadOp>,
     /// Time until a replica acknowledges a write.
     usual_ack: UsualDuration,
@@ -183,6 +188,7 @@ impl Coordinator {
             reply_cache: parts.reply_cache,
             clients: Clients::default(),
             writes: Pending::new(parts.pending_max, parts.seed),
+            recalls: Pending::new(parts.pending_max, parts.seed),
             reads: Pending::new(parts.pending_max, parts.seed),
             usual_ack: UsualDuration::default(),
             usual_read: UsualDuration::default(),
@@ -436,6 +442,10 @@ impl Coordinator {
             self.on_write_timeout(turn, token);
         }
         for _ in 0..DUE_MAX {
+            let Some(token) = self.recalls.due(turn.now) else { break };
+            self.on_recall_timeout(turn, token);
+        }
+        for _ in 0..DUE_MAX {
             let Some(token) = self.reads.due(turn.now) else { break };
             self.on_read_timeout(turn, token);
         }
@@ -444,7 +454,7 @@ impl Coordinator {
     /// The earliest deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
-        self.writes.earliest().min(self.reads.earliest())
+        self.writes.earliest().min(self.reads.earliest()).min(self.recalls.earliest())
     }
 
     /// Operations in progress: writes, reads.
@@ -456,7 +466,7 @@ impl Coordinator {
     /// Requests that entered and wait for other members: the ledger's remainder, counted by itself.
     #[must_use]
     pub fn unanswered(&self) -> usize {
-        self.writes.count(WriteOp::is_unanswered) + self.reads.len()
+        self.writes.count(WriteOp::is_unanswered) + self.reads.len() + self.recalls.len()
     }
 
     /// Bytes taken by the reply cache.

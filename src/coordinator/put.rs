@@ -166,6 +166,29 @@ impl Coordinator {
         }
         let token = self.writes.token();
         let Ok(resumed) = self.admit(turn, arrival, token) else { return };
+        if !resumed && self.may_have_missed_requests(turn.now) {
+            let others = holders.iter().map(|holder| holder.member);
+            let others: Vec<u16> = others.filter(|member| *member != turn.view.me()).collect();
+            if !others.is_empty() {
+                return self.recall(turn, arrival, &others);
+            }
+        }
+        self.run_write(turn, token, arrival, partition, key, value, holders, resumed);
+    }
+
+    /// Executes an admitted mutation, or finishes one that another coordinator began (`resumed`).
+    #[allow(clippy::too_many_arguments)]
+    pub(super) fn run_write(
+        &self,
+        turn: &mut Turn<'_>,
+        token: Token,
+        arrival: &Arrival<'_>,
+        partition: u16,
+        key: Key,
+        value: Option<Value<'_>>,
+        holders: &[Holder],
+        resumed: bool,
+    ) {
         turn.outbox.count(Metric::WritesCoordinated);
         let meta = self.replica.meta(partition, &key);
         let existed = meta.is_some_and(|meta| !meta.removed);
@@ -191,6 +214,7 @@ impl Coordinator {
             return self.replicate(turn, token, op, holders);
         }
         if value.is_none() && meta.is_some_and(|meta| meta.removed) {
+            self.add_targets(turn, &mut op, holders);
             return self.finish(turn, &op);
         }
         if let Some(meta) = meta {
@@ -380,7 +404,20 @@ impl Coordinator {
             return self.refuse_space(turn, op);
         }
         self.reply_cache.record(turn.now, op.request, Progress::Done(status));
+        if op.only_if_present {
+            self.tell_holders(turn, op);
+        }
         self.answer(turn, &op.client, &Response::of_status(op.client.id, status));
+    }
+
+    /// A removal of what was not here left no write, and so no record, at the other holders.
+    fn tell_holders(&self, turn: &mut Turn<'_>, op: &WriteOp) {
+        let message = Message::Settled { request: op.request, existed: op.existed };
+        for target in &op.targets {
+            if let Some(to) = turn.view.index_of(target.member) {
+                self.link.send(turn.now, turn.view, to, &message, turn.outbox);
+            }
+        }
     }
 
     /// A replica has spoken.

@@ -163,6 +163,12 @@ impl ReplyCache {
         let _ = self.insert(&mut shard, now, request, progress);
     }
 
+    /// What is known of a mutation.
+    #[must_use]
+    pub fn look_up(&self, now: Instant, request: RequestKey) -> Option<Progress> {
+        self.find(&self.shard(request).lock(), now, request)
+    }
+
     /// Forgets a mutation that did not happen.
     pub fn forget(&self, request: RequestKey) {
         for bucket in self.shard(request).lock().iter_mut() {

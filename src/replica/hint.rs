@@ -163,6 +163,12 @@ impl Hints {
         true
     }
 
+    /// Whether a write of this key is kept for anyone.
+    #[must_use]
+    pub fn has_key(&self, key: &Key) -> bool {
+        self.kept.lock().by_owner.values().any(|owner| owner.hints.contains_key(key))
+    }
+
     /// Forgets everything.
     pub fn wipe(&self) {
         let mut kept = self.kept.lock();

@@ -1,0 +1,137 @@
+//! A coordinator that was away asks before it executes.
+//!
+//! Records of requests live with the coordinator and, with every replicated write, at the other
+//! holders. A coordinator that restarted, or slept, within the reply window may have missed some:
+//! before it executes a mutation that it does not know it asks the other holders. Whoever knows it
+//! decides; when all know nothing, or are late, it is new. In quiet times nobody asks.
+
+use super::pending::Next;
+use super::reply_cache::Progress;
+use super::{Arrival, Client, Coordinator, Turn};
+use crate::ids::{MemberId, RequestKey, Token};
+use crate::metrics::Metric;
+use crate::peer::{Message, Recollection};
+use crate::time::{Duration, Instant};
+use violet_client::wire::{self, Accept, Format};
+use violet_client::{Operation, Response, Status};
+
+/// A mutation that waits for what others remember.
+#[derive(Clone, Debug)]
+pub struct RecallOp {
+    client: Client,
+    request: RequestKey,
+    datagram: Vec<u8>,
+    waiting: Vec<MemberId>,
+}
+
+impl Coordinator {
+    /// Whether this node may have missed requests that others remember.
+    pub(super) fn may_have_missed_requests(&self, now: Instant) -> bool {
+        self.fence.was_raised_within(now, self.settings.reply_window)
+    }
+
+    /// Asks the other holders what became of a mutation that is new here.
+    pub(super) fn recall(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, others: &[u16]) {
+        let token = self.recalls.token();
+        self.reply_cache.record(turn.now, arrival.request, Progress::Running(token));
+        for &to in others {
+            let message = Message::Recall { token, request: arrival.request };
+            self.link.send(turn.now, turn.view, to, &message, turn.outbox);
+        }
+        let op = RecallOp {
+            client: arrival.client,
+            request: arrival.request,
+            datagram: arrival.datagram.to_vec(),
+            waiting: others.iter().map(|member| turn.view.member(*member).id).collect(),
+        };
+        self.recalls.insert(token, turn.now + self.settings.hint_after, op);
+    }
+
+    /// Another coordinator asks what became of a mutation.
+    pub fn on_recall(&self, turn: &mut Turn<'_>, from: u16, token: Token, request: RequestKey) {
+        let known = match self.reply_cache.look_up(turn.now, request) {
+            None => Recollection::Nothing,
+            Some(Progress::Running(_)) => Recollection::Running,
+            Some(Progress::Replicated) => Recollection::Replicated,
+            Some(Progress::Done(status)) => Recollection::Done(status.code(Format::Protobuf)),
+        };
+        self.link.send(turn.now, turn.view, from, &Message::Recalled { token, known }, turn.outbox);
+    }
+
+    /// A holder says what it remembers.
+    pub fn on_recalled(&self, turn: &mut Turn<'_>, from: u16, token: Token, known: Recollection) {
+        let member = turn.view.member(from).id;
+        let changed = self.recalls.update(token, |op| {
+            op.waiting.retain(|waiting| *waiting != member);
+            let over = known != Recollection::Nothing || op.waiting.is_empty();
+            (if over { Next::Remove } else { Next::Keep }, ())
+        });
+        match changed {
+            Some(((), Some(op))) => self.act_on(turn, &op, known),
+            Some(((), None)) => {}
+            None => turn.outbox.count(Metric::PeerUnexpected),
+        }
+    }
+
+    pub(super) fn on_recall_timeout(&self, turn: &mut Turn<'_>, token: Token) {
+        if let Some(((), Some(op))) = self.recalls.update(token, |_| (Next::Remove, ())) {
+            self.act_on(turn, &op, Recollection::Nothing);
+        }
+    }
+
+    fn act_on(&self, turn: &mut Turn<'_>, op: &RecallOp, known: Recollection) {
+        match known {
+            Recollection::Nothing => self.execute(turn, op),
+            Recollection::Running => {
+                // The other one finishes it and answers.
+                self.reply_cache.forget(op.request);
+                turn.outbox.count(Metric::DroppedDuplicate);
+            }
+            Recollection::Replicated => self.repeat_reply(turn, op, Status::Success),
+            Recollection::Done(code) => {
+                self.repeat_reply(turn, op, Status::from_code(code, Format::Protobuf));
+            }
+        }
+    }
+
+    fn repeat_reply(&self, turn: &mut Turn<'_>, op: &RecallOp, status: Status) {
+        self.reply_cache.record(turn.now, op.request, Progress::Done(status));
+        turn.outbox.count(Metric::RepliesRepeated);
+        self.answer(turn, &op.client, &Response::of_status(op.client.id, status));
+    }
+
+    fn execute(&self, turn: &mut Turn<'_>, op: &RecallOp) {
+        let Ok(request) = wire::decode_request(&op.datagram, Accept::Auto) else { return };
+        let (key, value) = match request.operation {
+            Operation::Put { key, value } => (key, Some(value)),
+            Operation::Remove { key } => (key, None),
+            Operation::Get { .. }
+            | Operation::Shutdown
+            | Operation::Wipeout
+            | Operation::IsAlive
+            | Operation::GetPid
+            | Operation::GetMembershipCount
+            | Operation::GetMembershipList
+            | Operation::GetStats
+            | Operation::Unknown(_) => return,
+        };
+        let arrival = Arrival {
+            client: op.client,
+            request: op.request,
+            datagram: &op.datagram,
+            waited: Duration::ZERO,
+            hops: 1,
+        };
+        let partition = Self::partition_of(turn, &key);
+        let holders = turn.view.holders(partition, turn.now, self.settings.suspect_after);
+        let token = self.writes.token();
+        self.reply_cache.record(turn.now, op.request, Progress::Running(token));
+        self.run_write(turn, token, &arrival, partition, key, value, holders.as_slice(), false);
+    }
+
+    /// A request ended at its coordinator and left no write here.
+    pub fn on_settled(&self, turn: &mut Turn<'_>, request: RequestKey, existed: bool) {
+        let status = if existed { Status::Success } else { Status::NoSuchKey };
+        self.reply_cache.record(turn.now, request, Progress::Done(status));
+    }
+}

@@ -1,0 +1,460 @@
+//! The judge: what a history must not contain.
+//!
+//! Some claims hold always (nothing is invented), some only while nothing is broken (every read is
+//! fresh), some after everything has been mended (what was acknowledged and has not lost all its
+//! holders is there, replicas agree). Which of them a run has to keep is in [`Claims`]; what it may
+//! break is counted instead. A write is *superseded* when it had certainly ended before another,
+//! acknowledged one began.
+
+use super::client::key_of;
+use super::history::{Action, History, Op, OpId, Seen};
+use super::host::{Host, State};
+use super::linear::{self, Effect, Span, Verdict};
+use super::network::Place;
+use super::world::BEGIN;
+use crate::time::{Duration, Instant};
+use std::fmt::Write;
+
+/// A request that nobody answered takes effect at most this long after its last datagram: patience
+/// of the nodes, and some time on the way.
+const EFFECT_WITHIN: Duration = Duration::from_millis(6_500);
+/// A node that comes back is in everybody's view again after this long.
+const BACK_IN_VIEW: Duration = Duration::from_secs(5);
+/// Steps of one search for an order.
+const SEARCH_STEPS_MAX: usize = 100_000;
+/// Requests shown of a key's history before and after one that matters.
+const SHOWN_AROUND: usize = 8;
+
+/// What a run has to keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Claims {
+    /// Every read is fresh, and what is not concurrent happens in one order: nothing is broken.
+    pub fresh: bool,
+    /// No write happens again after a newer one was acknowledged.
+    pub once: bool,
+    /// In the end no read returns what a surviving write has superseded.
+    pub durable: bool,
+    /// In the end the replicas of a key hold the same.
+    pub agree: bool,
+    /// A node that was away serves nothing older than what was acknowledged before it came back.
+    pub resume: bool,
+    /// At the moment of its acknowledgement a write is on all replicas.
+    pub replicated: bool,
+}
+
+/// A claim that was not kept.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Which.
+    pub claim: &'static str,
+    /// What happened, with the key's history.
+    pub story: String,
+}
+
+/// What was found.
+#[derive(Clone, Debug, Default)]
+pub struct Findings {
+    /// Claims that were not kept.
+    pub violations: Vec<Violation>,
+    /// Requests.
+    pub ops: usize,
+    /// Requests that nobody answered in time.
+    pub unanswered: usize,
+    /// Reads that returned something superseded (or missed what was there).
+    pub stale_reads: usize,
+    /// The oldest of them.
+    pub staleness_max: Duration,
+    /// Writes that happened again after a newer one, where that is not promised.
+    pub repeated_effects: usize,
+    /// Acknowledged writes that died with all their holders.
+    pub lost_with_holders: usize,
+    /// Final reads of something superseded because a hint died with its keeper.
+    pub lost_hints: usize,
+    /// Keys whose replicas differ in the end, where that is allowed.
+    pub differing: usize,
+    /// Keys whose history, concurrent reads included, has no order.
+    pub not_linearizable: usize,
+    /// Keys whose history is too entangled to tell.
+    pub undecided: usize,
+    /// Mutations that were answered in two ways, where that is allowed.
+    pub contradictions: usize,
+}
+
+/// Judges a run. `probes_from` is where the final reads begin.
+#[must_use]
+pub fn judge(history: &History, hosts: &[Host], claims: Claims, probes_from: OpId) -> Findings {
+    let mut judge = Judge { history, hosts, claims, probes_from, findings: Findings::default() };
+    judge.findings.ops = history.ops.len();
+    judge.findings.unanswered = history.ops.iter().filter(|op| op.seen == Seen::Nothing).count();
+    let mut of_key: Vec<Vec<OpId>> = vec![Vec::new(); history.keys.len()];
+    let mut wipes = Vec::new();
+    for (id, op) in history.ops.iter().enumerate() {
+        match of_key.get_mut(op.key) {
+            Some(ops) => ops.push(id),
+            None => wipes.push(id),
+        }
+    }
+    for (key, ops) in of_key.iter().enumerate() {
+        judge.judge_key(key, ops, &wipes);
+    }
+    judge.judge_answers();
+    judge.findings
+}
+
+struct Judge<'a> {
+    history: &'a History,
+    hosts: &'a [Host],
+    claims: Claims,
+    probes_from: OpId,
+    findings: Findings,
+}
+
+impl Judge<'_> {
+    fn op(&self, id: OpId) -> &Op {
+        &self.history.ops[id]
+    }
+
+    fn violate(&mut self, claim: &'static str, key: usize, focus: &[OpId], what: &str) {
+        // One story a key and claim is enough to begin with.
+        let name = name_of(self.history, key);
+        let begin = format!("key {name}: ");
+        if self.findings.violations.iter().any(|old| old.claim == claim && old.story.starts_with(&begin)) {
+            return;
+        }
+        let story = format!("{begin}{what}\n{}", tell(self.history, self.hosts, key, focus));
+        self.findings.violations.push(Violation { claim, story });
+    }
+
+    fn judge_key(&mut self, key: usize, ops: &[OpId], wipes: &[OpId]) {
+        let mutations: Vec<OpId> = ops.iter().copied().filter(|id| self.op(*id).is_mutation()).collect();
+        for &id in ops {
+            let seen = self.op(id).seen.clone();
+            match seen {
+                Seen::Invented(what) => {
+                    self.violate("nothing is invented", key, &[id], &format!("op {id} read {what}"))
+                }
+                Seen::Found(put) => self.judge_found(key, id, put, &mutations),
+                Seen::Missing if !self.op(id).is_mutation() => {
+                    self.judge_missing(key, id, &mutations, wipes);
+                }
+                Seen::Done => self.judge_replicated(key, id),
+                Seen::Missing | Seen::Nothing | Seen::Refused(_) => {}
+            }
+        }
+        if self.claims.fresh && wipes.is_empty() {
+            self.judge_order(key, ops);
+        }
+        self.judge_agreement(key);
+    }
+
+    /// The moment after which a mutation has no effect any more.
+    fn end_of(&self, id: OpId) -> Instant {
+        let op = self.op(id);
+        match op.seen {
+            Seen::Done | Seen::Missing => op.returned.unwrap_or(Instant::FAR),
+            Seen::Nothing | Seen::Refused(_) | Seen::Found(_) | Seen::Invented(_) => {
+                op.last_sent + EFFECT_WITHIN
+            }
+        }
+    }
+
+    /// The acknowledged mutations that supersede a PUT and were acknowledged before `by`.
+    fn superseding(&self, put: OpId, mutations: &[OpId], by: Instant) -> Vec<OpId> {
+        let end = self.end_of(put);
+        let supersedes = |id: &OpId| {
+            let op = self.op(*id);
+            op.is_acknowledged() && end < op.invoked && op.returned.is_some_and(|returned| returned < by)
+        };
+        mutations.iter().copied().filter(supersedes).collect()
+    }
+
+    fn judge_found(&mut self, key: usize, read: OpId, put: OpId, mutations: &[OpId]) {
+        if self.op(read).returned < Some(self.op(put).invoked) {
+            return self.violate(
+                "nothing is invented",
+                key,
+                &[read, put],
+                &format!("op {read} read what op {put} wrote later"),
+            );
+        }
+        let newer = self.superseding(put, mutations, self.op(read).invoked);
+        if newer.is_empty() {
+            return;
+        }
+        let version = self.op(read).version;
+        let is_younger = |id: &OpId| self.op(*id).version.is_some_and(|newer| Some(newer) < version);
+        if let Some(&first) = newer.iter().find(|id| is_younger(id)) {
+            if self.claims.once {
+                let what = format!("op {read} read what op {put} wrote, younger than op {first} by version");
+                return self.violate("a write happens once", key, &[put, first, read], &what);
+            }
+            self.findings.repeated_effects += 1;
+        }
+        self.judge_stale(key, read, &newer);
+    }
+
+    fn judge_missing(&mut self, key: usize, read: OpId, mutations: &[OpId], wipes: &[OpId]) {
+        let (invoked, returned) = (self.op(read).invoked, self.op(read).returned.unwrap_or(Instant::FAR));
+        let removes = |id: &OpId| match (&self.op(*id).action, &self.op(*id).seen) {
+            (Action::Wipe { .. }, _) => true,
+            // It found nothing, unless somebody crashed in between: then nobody knows.
+            (Action::Remove, Seen::Missing) => !self.claims.fresh,
+            (Action::Remove, _) => true,
+            (Action::Put { .. } | Action::Get, _) => false,
+        };
+        let removals: Vec<OpId> = mutations.iter().chain(wipes).copied().filter(removes).collect();
+        let is_missed = |put: &OpId| {
+            let op = self.op(*put);
+            let may_be_gone = |id: &OpId| self.op(*id).invoked < returned && op.invoked < self.end_of(*id);
+            matches!(op.action, Action::Put { .. })
+                && op.is_acknowledged()
+                && op.returned.is_some_and(|acknowledged| acknowledged < invoked)
+                && !removals.iter().any(may_be_gone)
+        };
+        let missed: Vec<OpId> = mutations.iter().copied().filter(is_missed).collect();
+        if !missed.is_empty() {
+            self.judge_stale(key, read, &missed);
+        }
+    }
+
+    /// A read that should have seen one of `newer` (or something newer still).
+    fn judge_stale(&mut self, key: usize, read: OpId, newer: &[OpId]) {
+        let first = newer.iter().copied().min_by_key(|id| self.op(*id).returned).expect("there is one");
+        let acknowledged = self.op(first).returned.unwrap_or(Instant::ZERO);
+        let what = format!("op {read} did not see op {first}");
+        if self.probes_from <= read {
+            return self.judge_final(key, read, newer, &what);
+        }
+        self.findings.stale_reads += 1;
+        let age = self.op(read).invoked.since(acknowledged);
+        self.findings.staleness_max = self.findings.staleness_max.max(age);
+        if self.claims.fresh {
+            self.violate("every read is fresh", key, &[first, read], &what);
+        } else if self.claims.resume && self.is_stale_after_resume(read, acknowledged) {
+            self.violate("who comes back serves nothing stale", key, &[first, read], &what);
+        }
+    }
+
+    /// Whether the answer came from a node that had been paused meanwhile, and all others were there to
+    /// tell it what it missed: who is away cannot hand over hints.
+    fn is_stale_after_resume(&self, read: OpId, acknowledged: Instant) -> bool {
+        let op = self.op(read);
+        let (Some(node), Some(returned)) = (op.answered_by, op.returned) else { return false };
+        let absences = &self.history.absences;
+        let is_away = |other: usize, from: Instant, until: Instant| {
+            absences.iter().any(|&(paused, since, back)| paused == other && since < until && from < back)
+        };
+        let came_back = |&(paused, _, back): &(usize, Instant, Instant)| {
+            let others_are_there = (0..self.hosts.len())
+                .all(|other| other == node || !is_away(other, back - BACK_IN_VIEW, returned));
+            paused == node && acknowledged < back && back <= returned && others_are_there
+        };
+        absences.iter().any(came_back)
+    }
+
+    /// A final read: everything is mended, so only what died with its holders may be missing.
+    fn judge_final(&mut self, key: usize, read: OpId, newer: &[OpId], what: &str) {
+        let survivors = newer.iter().filter(|id| self.history.has_survivor(self.op(**id), self.hosts));
+        let survivors: Vec<OpId> = survivors.copied().collect();
+        if survivors.is_empty() {
+            self.findings.lost_with_holders += 1;
+        } else if survivors.iter().all(|id| self.hint_may_be_lost(key, *id)) {
+            self.findings.lost_hints += 1;
+        } else if self.claims.durable {
+            self.violate("what is acknowledged stays", key, &[survivors[0], read], what);
+        } else {
+            self.findings.stale_reads += 1;
+        }
+    }
+
+    /// Whether a replica did not have the write when it was acknowledged, and a keeper of it has died.
+    fn hint_may_be_lost(&self, key: usize, id: OpId) -> bool {
+        let op = self.op(id);
+        let replicas = self.replicas(key);
+        let is_missing = |node: &usize| !op.holders.iter().any(|(holder, _)| holder == node);
+        let has_died = |(node, births): &(usize, u32)| self.hosts[*node].births != *births;
+        replicas.iter().any(is_missing) && op.holders.iter().any(has_died)
+    }
+
+    fn replicas(&self, key: usize) -> Vec<usize> {
+        let key = &self.history.keys[key];
+        let lists = self.hosts.iter().map(|host| host.preference_list(key));
+        let Some((list, replicas)) = lists.into_iter().find(|(list, _)| !list.is_empty()) else {
+            return Vec::new();
+        };
+        let nodes = list[..replicas].iter().filter_map(|address| match Place::of(*address) {
+            Some(Place::Node(node)) => Some(node),
+            Some(Place::Client(_)) | None => None,
+        });
+        nodes.collect()
+    }
+
+    fn judge_replicated(&mut self, key: usize, id: OpId) {
+        let op = self.op(id);
+        // Which tombstone a removal left cannot be told apart from one that follows it.
+        if !self.claims.replicated || op.version.is_none() || op.action == Action::Remove {
+            return;
+        }
+        let replicas = self.replicas(key);
+        let holds = |node: &usize| op.holders.iter().any(|(holder, _)| holder == node);
+        let missing: Vec<usize> = replicas.into_iter().filter(|node| !holds(node)).collect();
+        if !missing.is_empty() {
+            let what = format!("op {id} was acknowledged, and nodes {missing:?} did not have it");
+            self.violate("an acknowledged write is on all replicas", key, &[id], &what);
+        }
+    }
+
+    /// Reads that overlap no mutation must fit into one order with the mutations. With the
+    /// overlapping ones that is not promised: the first reply wins, so one read may see a write that
+    /// is under way and the next may not.
+    fn judge_order(&mut self, key: usize, ops: &[OpId]) {
+        let mutations: Vec<OpId> = ops.iter().copied().filter(|id| self.op(*id).is_mutation()).collect();
+        let overlaps = |read: OpId| {
+            let read = self.op(read);
+            let returned = read.returned.unwrap_or(Instant::FAR);
+            mutations.iter().any(|id| self.op(*id).invoked < returned && read.invoked < self.end_of(*id))
+        };
+        let quiet: Vec<OpId> =
+            ops.iter().copied().filter(|id| self.op(*id).is_mutation() || !overlaps(*id)).collect();
+        match linear::check(&self.spans(&quiet), SEARCH_STEPS_MAX) {
+            Verdict::Linearizable => {}
+            Verdict::Unknown => self.findings.undecided += 1,
+            Verdict::Not(count) => {
+                let what = format!("only {count} of {} requests fit into one order", quiet.len());
+                self.violate("requests happen in one order", key, &[], &what);
+            }
+        }
+        match linear::check(&self.spans(ops), SEARCH_STEPS_MAX) {
+            Verdict::Linearizable => {}
+            Verdict::Unknown => self.findings.undecided += 1,
+            Verdict::Not(_) => self.findings.not_linearizable += 1,
+        }
+    }
+
+    fn spans(&self, ops: &[OpId]) -> Vec<Span> {
+        let span = |id: &OpId| {
+            let op = self.op(*id);
+            let effect = match (&op.action, &op.seen) {
+                (Action::Put { .. }, Seen::Done | Seen::Nothing) => Effect::Write(*id as u32),
+                (Action::Remove, Seen::Done) => Effect::Remove,
+                (Action::Remove, Seen::Nothing) => Effect::MayRemove,
+                (Action::Remove | Action::Get, Seen::Missing) => Effect::SawNone,
+                (Action::Get, Seen::Found(put)) => Effect::Saw(*put as u32),
+                _ => return None,
+            };
+            let returned = op.ended().unwrap_or(Instant::FAR);
+            Some(Span { invoked: op.invoked, returned, effect })
+        };
+        ops.iter().filter_map(span).collect()
+    }
+
+    fn judge_agreement(&mut self, key: usize) {
+        let replicas = self.replicas(key);
+        let held = |node: &usize| {
+            let host = &self.hosts[*node];
+            let record = host.record(&self.history.keys[key]);
+            // What was never there and what was removed is the same to a client; and a node that has
+            // lost its memory is not filled again.
+            let version = record.filter(|(_, value)| value.is_some()).map(|(version, _)| version);
+            (host.state != State::Down && (version.is_some() || host.births == 1)).then_some(version)
+        };
+        let mut versions: Vec<_> = replicas.iter().filter_map(held).collect();
+        versions.dedup();
+        if versions.len() < 2 {
+            return;
+        }
+        if self.claims.agree {
+            self.violate("replicas agree", key, &[], &format!("in the end they hold {versions:?}"));
+        } else {
+            self.findings.differing += 1;
+        }
+    }
+
+    fn judge_answers(&mut self) {
+        for line in &self.history.contradictions {
+            if self.claims.fresh {
+                self.findings
+                    .violations
+                    .push(Violation { claim: "repeats are answered alike", story: line.clone() });
+            } else {
+                self.findings.contradictions += 1;
+            }
+        }
+    }
+}
+
+/// A key as text.
+#[must_use]
+pub fn name_of(history: &History, key: usize) -> String {
+    history.keys.get(key).map_or_else(
+        || "-".to_owned(),
+        |key| String::from_utf8_lossy(key.as_bytes()).trim_end_matches('\0').to_owned(),
+    )
+}
+
+/// The history of a key around some of its requests (or its end), and what the nodes hold now.
+#[must_use]
+pub fn tell(history: &History, hosts: &[Host], key: usize, focus: &[OpId]) -> String {
+    let of_key = |id: &OpId| history.ops[*id].key == key || history.ops[*id].key == usize::MAX;
+    let ops: Vec<OpId> = (0..history.ops.len()).filter(of_key).collect();
+    let places = focus.iter().filter_map(|id| ops.iter().position(|op| op == id));
+    let places: Vec<usize> = places.chain([ops.len()]).collect();
+    let is_shown = |place: usize| places.iter().any(|near| place.abs_diff(*near) <= SHOWN_AROUND);
+    let mut story = String::new();
+    let mut skipped = 0;
+    for (place, id) in ops.iter().enumerate() {
+        if !is_shown(place) {
+            skipped += 1;
+            continue;
+        }
+        if 0 < skipped {
+            story.push_str(&format!("  ({skipped} more)\n"));
+            skipped = 0;
+        }
+        story.push_str(&line_of(history, *id, focus.contains(id)));
+    }
+    for (node, host) in hosts.iter().enumerate() {
+        let Some((version, value)) = host.record(&key_of(&name_of(history, key))) else { continue };
+        let value = value.map_or("removed".to_owned(), |value| begin_of(&value));
+        story.push_str(&format!("  n{node} (start {}) holds {value} as {version:?}\n", host.births));
+    }
+    story
+}
+
+fn line_of(history: &History, id: OpId, matters: bool) -> String {
+    let op = &history.ops[id];
+    let seconds = |at: Instant| at.since(BEGIN).as_secs_f64();
+    let mark = if matters { '*' } else { ' ' };
+    let mut line = format!("{mark} op {id} +{:.6}s", seconds(op.invoked));
+    let action = match &op.action {
+        Action::Put { value, .. } => format!("put {}", begin_of(value)),
+        Action::Get => "get".to_owned(),
+        Action::Remove => "remove".to_owned(),
+        Action::Wipe { round } => format!("wipe-out {round:x}"),
+    };
+    let until = op.returned.map_or("open".to_owned(), |at| format!("+{:.6}s", seconds(at)));
+    let seen = match &op.seen {
+        Seen::Found(put) => match &history.ops[*put].action {
+            Action::Put { value, .. } => format!("{} (op {put})", begin_of(value)),
+            Action::Get | Action::Remove | Action::Wipe { .. } => "?".to_owned(),
+        },
+        other => format!("{other:?}"),
+    };
+    write!(line, " .. {until} c{} {action} via n{} -> {seen}", op.client, op.asked)
+        .expect("writing to a string cannot fail");
+    if let Some(node) = op.answered_by {
+        line.push_str(&format!(" by n{node}"));
+    }
+    if let Some(version) = op.version {
+        let holders: Vec<String> = op.holders.iter().map(|(node, _)| format!("n{node}")).collect();
+        line.push_str(&format!(", {version:?} on {}", holders.join(" ")));
+    }
+    line + "\n"
+}
+
+fn begin_of(value: &[u8]) -> String {
+    // A value begins with its number and ends its second word there.
+    let end =
+        value.iter().enumerate().filter(|(_, byte)| **byte == b' ').nth(1).map_or(value.len(), |(at, _)| at);
+    format!("\"{}\"", value[..end.min(24)].escape_ascii())
+}

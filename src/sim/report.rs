@@ -1,0 +1,153 @@
+//! Many seeds, and what is printed of them.
+
+use super::faults::{Mood, Tally};
+use super::network::Toll;
+use super::swarm::{self, Options, Run};
+use crate::time::Duration;
+use std::fmt::Write;
+
+/// Stories of one failed run that are printed.
+const STORIES_MAX: usize = 3;
+
+/// The sum of many runs.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Runs.
+    pub runs: u64,
+    /// Runs that broke a claim.
+    pub failed: u64,
+    ops: usize,
+    unanswered: usize,
+    stale_reads: usize,
+    staleness_max: Duration,
+    repeated_effects: usize,
+    lost_with_holders: usize,
+    lost_hints: usize,
+    differing: usize,
+    not_linearizable: usize,
+    undecided: usize,
+    contradictions: usize,
+    toll: Toll,
+    tally: Tally,
+    datagrams: u64,
+    simulated: Duration,
+    rested_after_max: Duration,
+    trace_hash: u64,
+}
+
+/// Runs `count` seeds from the first on, hands each run to `show`, and sums up.
+pub fn run_many(options: &Options, count: u64, mut show: impl FnMut(&Run)) -> Summary {
+    let mut summary = Summary::default();
+    for seed in options.seed..options.seed.saturating_add(count) {
+        let run = swarm::run(&Options { seed, ..*options });
+        summary.add(&run);
+        show(&run);
+    }
+    summary
+}
+
+impl Summary {
+    fn add(&mut self, run: &Run) {
+        let findings = &run.findings;
+        self.runs += 1;
+        self.failed += u64::from(!findings.violations.is_empty());
+        self.ops += findings.ops;
+        self.unanswered += findings.unanswered;
+        self.stale_reads += findings.stale_reads;
+        self.staleness_max = self.staleness_max.max(findings.staleness_max);
+        self.repeated_effects += findings.repeated_effects;
+        self.lost_with_holders += findings.lost_with_holders;
+        self.lost_hints += findings.lost_hints;
+        self.differing += findings.differing;
+        self.not_linearizable += findings.not_linearizable;
+        self.undecided += findings.undecided;
+        self.contradictions += findings.contradictions;
+        self.toll.sent += run.toll.sent;
+        self.toll.lost += run.toll.lost;
+        self.toll.cut += run.toll.cut;
+        self.toll.duplicated += run.toll.duplicated;
+        self.toll.reordered += run.toll.reordered;
+        self.toll.corrupted += run.toll.corrupted;
+        self.tally.pauses += run.tally.pauses;
+        self.tally.crashes += run.tally.crashes;
+        self.tally.starved += run.tally.starved;
+        self.tally.splits += run.tally.splits;
+        self.datagrams += run.datagrams;
+        self.simulated += run.simulated;
+        self.rested_after_max = self.rested_after_max.max(run.rested_after);
+        self.trace_hash = self.trace_hash.rotate_left(7) ^ run.trace_hash;
+    }
+
+    /// The summary as text.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let Toll { sent, lost, cut, duplicated, reordered, corrupted } = self.toll;
+        let Tally { pauses, crashes, starved, splits } = self.tally;
+        format!(
+            "{} runs, {} failed\n\
+             {} requests, {} unanswered\n\
+             faults: {pauses} pauses, {crashes} crashes, {splits} partitions, {starved} starved nodes\n\
+             network: {sent} datagrams sent, {lost} lost, {cut} cut off, {duplicated} doubled, {reordered} \
+             overtaken, {corrupted} damaged\n\
+             allowed here: {} stale reads (oldest {:.3} s), {} writes that happened again, {} mutations answered \
+             in two ways\n\
+             gone in the end: {} writes with all their holders, {} reads for want of a lost hint, {} keys \
+             whose replicas differ\n\
+             calm runs: {} keys not linearizable by reads during a write, {} undecided\n\
+             {} datagrams, {:.0} s of virtual time, at rest after at most {:.2} s, trace {:016x}\n",
+            self.runs,
+            self.failed,
+            self.ops,
+            self.unanswered,
+            self.stale_reads,
+            self.staleness_max.as_secs_f64(),
+            self.repeated_effects,
+            self.contradictions,
+            self.lost_with_holders,
+            self.lost_hints,
+            self.differing,
+            self.not_linearizable,
+            self.undecided,
+            self.datagrams,
+            self.simulated.as_secs_f64(),
+            self.rested_after_max.as_secs_f64(),
+            self.trace_hash,
+        )
+    }
+}
+
+/// What is printed of a run that broke a claim.
+#[must_use]
+pub fn story_of(run: &Run, options: &Options) -> String {
+    let violations = &run.findings.violations;
+    let mut text = format!(
+        "seed {} failed ({}, {} nodes): {} claims broken\nrepeat it: {}\n",
+        run.seed,
+        run.mood.name(),
+        run.nodes,
+        violations.len(),
+        command(run.seed, options)
+    );
+    for violation in violations.iter().take(STORIES_MAX) {
+        writeln!(text, "* {}: {}", violation.claim, violation.story)
+            .expect("writing to a string cannot fail");
+    }
+    text
+}
+
+fn command(seed: u64, options: &Options) -> String {
+    let mut command = format!("violet sim --seed {seed} --seconds {}", options.trouble.as_secs());
+    if let Some(nodes) = options.nodes {
+        command.push_str(&format!(" --nodes {nodes}"));
+    }
+    if let Some(mood) = options.mood {
+        command.push_str(&format!(" --mood {}", mood.name()));
+    }
+    command
+}
+
+/// The mood with this name.
+#[must_use]
+pub fn mood_of(name: &str) -> Option<Mood> {
+    Mood::ALL.into_iter().find(|mood| mood.name() == name)
+}

@@ -1,0 +1,62 @@
+//! What a traced run prints: one line for each datagram.
+
+use super::network::Place;
+use crate::peer::{ENVELOPE_BYTES, GOSSIP_MAGIC, Message, PEER_MAGIC};
+use std::fmt::Write;
+use std::net::SocketAddr;
+use violet_client::wire::{self, Accept};
+
+/// The number of a place in the trace's hash.
+#[must_use]
+pub fn number(place: Option<Place>) -> u64 {
+    match place {
+        Some(Place::Node(number)) => number as u64,
+        Some(Place::Client(number)) => 1 << 32 | number as u64,
+        None => u64::MAX,
+    }
+}
+
+/// A place by its short name: `n0` or `c0`.
+#[must_use]
+pub fn name(address: SocketAddr) -> String {
+    match Place::of(address) {
+        Some(Place::Node(number)) => format!("n{number}"),
+        Some(Place::Client(number)) => format!("c{number}:{}", address.port()),
+        None => address.to_string(),
+    }
+}
+
+/// One datagram in words.
+#[must_use]
+pub fn datagram(from: SocketAddr, to: SocketAddr, bytes: &[u8]) -> String {
+    let mut line = format!("{} -> {}: ", name(from), name(to));
+    let to_client = matches!(Place::of(to), Some(Place::Client(_)));
+    let result = if bytes.starts_with(&GOSSIP_MAGIC) {
+        write!(line, "gossip, {} bytes", bytes.len())
+    } else if bytes.starts_with(&PEER_MAGIC) {
+        match bytes.get(ENVELOPE_BYTES..).and_then(Message::decode) {
+            Some(Message::Forward { client, hops, datagram, .. }) => {
+                write!(line, "forward (hop {hops}) for {}: {}", name(client.address), request(datagram))
+            }
+            Some(Message::Reply { client, datagram, .. }) => {
+                write!(line, "reply for {}, {} bytes", name(client), datagram.len())
+            }
+            Some(message) => write!(line, "{message:?}"),
+            None => write!(line, "damaged frame"),
+        }
+    } else if to_client {
+        write!(line, "answer, {} bytes, {}", bytes.len(), bytes.escape_ascii())
+    } else {
+        write!(line, "{}", request(bytes))
+    };
+    result.expect("writing to a string cannot fail");
+    line.truncate(line.char_indices().nth(400).map_or(line.len(), |(at, _)| at));
+    line
+}
+
+fn request(bytes: &[u8]) -> String {
+    match wire::decode_request(bytes, Accept::Auto) {
+        Ok(request) => format!("{:?} {:?}", request.id, request.operation),
+        Err(rejected) => format!("{rejected:?}"),
+    }
+}

@@ -1,0 +1,326 @@
+//! The world: machines, clients and the network between them, in virtual time.
+//!
+//! One queue of events, ordered by time and then by when they were made, drives everything; nothing
+//! else moves. So a run follows from its seed alone, and [`World::trace_hash`] proves it: it covers
+//! every event with its time, its place and its bytes.
+
+use super::client::{Client, Letter};
+use super::dice::Dice;
+use super::history::History;
+use super::host::{Host, Plan, Plane, Report, State};
+use super::network::{Network, Place, Weather};
+use super::trace;
+use crate::time::{Duration, Instant};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::SocketAddr;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// When every simulation begins: a moment of 2025.
+pub const BEGIN: Instant = Instant::from_nanos(1_750_000_000_000_000_000);
+
+#[derive(Debug)]
+enum Event {
+    Arrive { from: SocketAddr, to: SocketAddr, bytes: Box<[u8]> },
+    Wake { node: usize, plane: Plane },
+    Client { client: usize },
+}
+
+#[derive(Debug)]
+struct Entry {
+    at: Instant,
+    sequence: u64,
+    event: Event,
+}
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        self.sequence == other.sequence
+    }
+}
+
+impl Eq for Entry {}
+
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.at, self.sequence).cmp(&(other.at, other.sequence))
+    }
+}
+
+/// Everything.
+#[derive(Debug)]
+pub struct World {
+    /// The seed that all of it follows from.
+    pub seed: u64,
+    /// Now.
+    pub now: Instant,
+    /// The links.
+    pub network: Network,
+    /// The machines.
+    pub hosts: Vec<Host>,
+    /// The clients.
+    pub clients: Vec<Client>,
+    /// What the clients have seen.
+    pub history: History,
+    /// Datagrams that arrived so far.
+    pub datagrams: u64,
+    /// Every event is printed.
+    pub is_traced: bool,
+    events: BinaryHeap<Reverse<Entry>>,
+    sequence: u64,
+    hash: u64,
+    letters: Vec<Letter>,
+}
+
+impl World {
+    /// A world of machines that are switched off.
+    #[must_use]
+    pub fn new(seed: u64, plans: Vec<Plan>, weather: Weather) -> Self {
+        let members: Vec<SocketAddr> = (0..plans.len()).map(|node| Place::Node(node).address()).collect();
+        let host = |(number, plan)| Host::new(number, plan, members.clone(), seed);
+        Self {
+            seed,
+            now: BEGIN,
+            network: Network::new(seed, weather),
+            hosts: plans.into_iter().enumerate().map(host).collect(),
+            clients: Vec::new(),
+            history: History::default(),
+            datagrams: 0,
+            is_traced: false,
+            events: BinaryHeap::new(),
+            sequence: 0,
+            hash: seed,
+            letters: Vec::new(),
+        }
+    }
+
+    /// Starts a process on a machine; a running one is killed first.
+    pub fn start(&mut self, node: usize) {
+        self.note("start", node as u64, 0);
+        self.hosts[node].start(self.now);
+        for plane in [Plane::Data, Plane::Control] {
+            self.wake(node, plane, self.now);
+        }
+    }
+
+    /// Kills a machine's process; its memory is lost.
+    pub fn crash(&mut self, node: usize) {
+        self.note("crash", node as u64, 0);
+        self.hosts[node].crash();
+    }
+
+    /// Stops a machine's process.
+    pub fn pause(&mut self, node: usize) {
+        self.note("pause", node as u64, 0);
+        self.history.absences.push((node, self.now, Instant::FAR));
+        self.hosts[node].pause();
+    }
+
+    /// Lets a stopped process go on.
+    pub fn resume(&mut self, node: usize) {
+        self.note("resume", node as u64, 0);
+        let of_node = |absence: &&mut (usize, Instant, Instant)| absence.0 == node;
+        if let Some(absence) = self.history.absences.iter_mut().rev().find(of_node) {
+            absence.2 = absence.2.min(self.now);
+        }
+        for (plane, at) in self.hosts[node].resume(self.now).into_iter().flatten() {
+            self.wake(node, plane, at);
+        }
+    }
+
+    /// Cuts the links between two groups of nodes, in one direction or both.
+    pub fn partition(&mut self, some: &[usize], others: &[usize], both_ways: bool) {
+        self.note("partition", some.len() as u64, others.len() as u64);
+        for (&a, &b) in some.iter().flat_map(|a| others.iter().map(move |b| (a, b))) {
+            self.network.cut(Place::Node(a), Place::Node(b));
+            if both_ways {
+                self.network.cut(Place::Node(b), Place::Node(a));
+            }
+        }
+    }
+
+    /// Adds a client; it acts when it is woken.
+    pub fn add_client(&mut self, client: Client) -> usize {
+        self.clients.push(client);
+        self.clients.len() - 1
+    }
+
+    /// Lets a client act now.
+    pub fn poke(&mut self, client: usize) {
+        let Self { clients, history, hosts, letters, now, .. } = self;
+        clients[client].act(*now, history, hosts, letters);
+        self.post(client);
+    }
+
+    /// Lets everything happen that happens until then.
+    pub fn run_until(&mut self, end: Instant) {
+        while let Some(Reverse(entry)) = self.events.peek()
+            && entry.at <= end
+        {
+            let Some(Reverse(Entry { at, event, .. })) = self.events.pop() else { break };
+            self.now = self.now.max(at);
+            match event {
+                Event::Arrive { from, to, bytes } => self.arrive(from, to, bytes),
+                Event::Wake { node, plane } => {
+                    if self.hosts[node].take_wake(plane, at) {
+                        self.step(node, plane);
+                    }
+                }
+                Event::Client { client } => self.poke(client),
+            }
+        }
+        self.now = self.now.max(end);
+    }
+
+    /// Lets everything happen that happens within this time.
+    pub fn run_for(&mut self, time: Duration) {
+        self.run_until(self.now + time);
+    }
+
+    fn push(&mut self, at: Instant, event: Event) {
+        self.sequence += 1;
+        self.events.push(Reverse(Entry { at, sequence: self.sequence, event }));
+    }
+
+    fn wake(&mut self, node: usize, plane: Plane, at: Instant) {
+        if at != Instant::FAR && self.hosts[node].plan_wake(plane, at) {
+            self.push(at, Event::Wake { node, plane });
+        }
+    }
+
+    fn arrive(&mut self, from: SocketAddr, to: SocketAddr, bytes: Box<[u8]>) {
+        self.datagrams += 1;
+        let place = Place::of(to);
+        self.mix(xxh3_64(&bytes));
+        self.note("arrive", u64::from(to.port()), trace::number(place));
+        if self.is_traced {
+            println!("{:?} {}", self.now, trace::datagram(from, to, &bytes));
+        }
+        match place {
+            Some(Place::Node(node)) => {
+                let Some(plane) = self.hosts[node].receive(self.now, from, bytes) else { return };
+                let free_at = self.hosts[node].busy_until(plane);
+                if free_at <= self.now {
+                    self.step(node, plane);
+                } else {
+                    self.wake(node, plane, free_at);
+                }
+            }
+            Some(Place::Client(client)) => {
+                let Self { clients, history, now, .. } = self;
+                let Some(recipient) = clients.get_mut(client) else { return };
+                if recipient.on_datagram(*now, from, to.port(), &bytes, history) {
+                    self.poke(client);
+                }
+            }
+            None => {}
+        }
+    }
+
+    fn step(&mut self, node: usize, plane: Plane) {
+        let Some(stepped) = self.hosts[node].step(plane, self.now) else { return };
+        if let Some(bytes) = stepped.handled {
+            self.note("step", node as u64, bytes);
+        }
+        self.dispatch(node, stepped.leaves_at);
+        self.wake(node, plane, stepped.next_at);
+        if self.hosts[node].process.as_ref().is_some_and(|process| process.outbox.wants_exit()) {
+            self.crash(node);
+        }
+    }
+
+    /// Sends what a node wants sent.
+    fn dispatch(&mut self, node: usize, leaves_at: Instant) {
+        let Self { hosts, network, events, sequence, .. } = self;
+        let host = &mut hosts[node];
+        let Some(process) = &mut host.process else { return };
+        for send in process.outbox.sends() {
+            let Some(to) = Place::of(send.to) else { continue };
+            let bytes = process.outbox.bytes(send);
+            let deliveries = network.send(leaves_at, Place::Node(node), to, bytes);
+            for delivery in deliveries.into_iter().flatten() {
+                *sequence += 1;
+                let bytes = damaged(bytes, delivery.damaged_bit);
+                let event = Event::Arrive { from: host.address, to: send.to, bytes };
+                events.push(Reverse(Entry { at: delivery.at, sequence: *sequence, event }));
+            }
+        }
+        process.outbox.clear();
+    }
+
+    /// Sends one datagram for a client, beside what it sends itself.
+    pub fn send_by_hand(&mut self, client: usize, port: u16, node: usize, bytes: Vec<u8>) {
+        self.letters.push(Letter { node, port, bytes });
+        self.post(client);
+    }
+
+    /// Sends what a client wants sent, and plans its next turn.
+    fn post(&mut self, client: usize) {
+        let place = Place::Client(client);
+        for letter in std::mem::take(&mut self.letters) {
+            let mut from = place.address();
+            from.set_port(letter.port);
+            let to = Place::Node(letter.node);
+            let deliveries = self.network.send(self.now, place, to, &letter.bytes);
+            for delivery in deliveries.into_iter().flatten() {
+                let bytes = damaged(&letter.bytes, delivery.damaged_bit);
+                self.push(delivery.at, Event::Arrive { from, to: to.address(), bytes });
+            }
+        }
+        if let Some(at) = self.clients[client].plan_wake(self.now) {
+            self.push(at, Event::Client { client });
+        }
+    }
+
+    fn mix(&mut self, number: u64) {
+        self.hash = (self.hash ^ number).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+    }
+
+    fn note(&mut self, what: &str, a: u64, b: u64) {
+        self.mix(xxh3_64(what.as_bytes()));
+        self.mix(self.now.as_nanos());
+        self.mix(a);
+        self.mix(b);
+        if self.is_traced && !matches!(what, "arrive" | "step") {
+            println!("{:?} {what} {a} {b}", self.now);
+        }
+    }
+
+    /// A number that covers everything that has happened.
+    #[must_use]
+    pub fn trace_hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The machines that have a process.
+    #[must_use]
+    pub fn living(&self) -> Vec<usize> {
+        (0..self.hosts.len()).filter(|node| self.hosts[*node].state != State::Down).collect()
+    }
+
+    /// What every process says of itself.
+    #[must_use]
+    pub fn reports(&self) -> Vec<(usize, Report)> {
+        self.hosts.iter().enumerate().filter_map(|(node, host)| Some((node, host.report()?))).collect()
+    }
+
+    /// Random numbers for a part of the run.
+    #[must_use]
+    pub fn dice(&self, part: &str, number: u64) -> Dice {
+        Dice::of_part(self.seed, part, number)
+    }
+}
+
+fn damaged(bytes: &[u8], bit: Option<usize>) -> Box<[u8]> {
+    let mut bytes: Box<[u8]> = bytes.into();
+    if let Some(bit) = bit {
+        bytes[bit / 8] ^= 1 << (bit % 8);
+    }
+    bytes
+}
