@@ -188,7 +188,7 @@ pub enum Message<'a> {
     Reply {
         /// Who asked.
         client: SocketAddr,
-        /// The client has shown that it needs this; remember it.
+        /// The client repeated a request that was answered: perhaps it needs this always.
         remember: bool,
         /// The reply's datagram.
         datagram: &'a [u8],

@@ -226,8 +226,10 @@ impl Coordinator {
         let mut needs_proxy = arrival.client.needs_proxy;
         if self.settings.reply_mode == ReplyMode::Auto && self.clients.is_repeated_read(digest) {
             // It was answered directly before and asks again: perhaps it cannot hear others.
-            self.clients.remember(turn.now, arrival.client.address.ip());
+            self.clients.note_repeat(turn.now, arrival.client.address.ip());
             needs_proxy = true;
+        } else {
+            self.clients.note_asked(turn.now, arrival.client.address.ip());
         }
         ReadOp {
             client: arrival.client,

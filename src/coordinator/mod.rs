@@ -186,7 +186,7 @@ impl Coordinator {
             replica: parts.replica,
             fence: parts.fence,
             reply_cache: parts.reply_cache,
-            clients: Clients::default(),
+            clients: Clients::new(parts.seed),
             writes: Pending::new(parts.pending_max, parts.seed),
             recalls: Pending::new(parts.pending_max, parts.seed),
             reads: Pending::new(parts.pending_max, parts.seed),
@@ -359,7 +359,7 @@ impl Coordinator {
     pub fn on_reply(&self, turn: &mut Turn<'_>, client: SocketAddr, remember: bool, datagram: &[u8]) {
         turn.outbox.count(Metric::RepliesForeign);
         if remember {
-            self.clients.remember(turn.now, client.ip());
+            self.clients.note_repeat(turn.now, client.ip());
         }
         turn.outbox.send(Lane::Client, client, |out| out.extend_from_slice(datagram));
     }

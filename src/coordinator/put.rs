@@ -145,6 +145,9 @@ impl Coordinator {
         let next_place = my_place.map_or(0, |place| if is_mine { (place + 1) % holders.len() } else { 0 });
         match holders.get(next_place).filter(|next| next.member != me) {
             Some(next) => {
+                if !is_repeat {
+                    self.clients.note_asked(turn.now, arrival.client.address.ip());
+                }
                 self.clients.note_forwarded(arrival.request.short());
                 self.forward(turn, next.member, arrival);
             }
