@@ -8,7 +8,6 @@
 use crate::time::{Duration, Instant};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 

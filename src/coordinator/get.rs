@@ -344,38 +344,6 @@ impl Coordinator {
         self.answer(turn, client, &response);
     }
 
-    /// Another front end's question, at a replica.
-    pub fn on_read(&self, turn: &mut Turn<'_>, from: u16, message: &Message<'_>) {
-        let Message::Read { token, role, client, format, id, key, at_least } = *message else { return };
-        turn.outbox.count(Metric::ReadsServed);
-        let partition = Self::partition_of(turn, &key);
-        let miss = |removed| Message::ReadMiss { token, unknown: !self.fence.is_active(), removed };
-        let mut bytes = Vec::new();
-        let meta = match role {
-            ReadRole::Confirm => self.replica.meta(partition, &key),
-            ReadRole::Answer | ReadRole::Return => self.replica.read(partition, &key, &mut bytes),
-        };
-        let hit = meta.filter(|meta| self.fence.is_active() && !meta.removed && at_least <= meta.version);
-        let Some(meta) = hit else {
-            let removed = meta.filter(|meta| meta.removed).map_or(Version::default(), |meta| meta.version);
-            return self.link.send(turn.now, turn.view, from, &miss(removed), turn.outbox);
-        };
-        let version = meta.version;
-        let value = Value { bytes: &bytes, version: meta.client_version };
-        let message = match role {
-            ReadRole::Confirm => Message::ReadHit { token, version, answered: false },
-            ReadRole::Return => Message::ReadValue { token, version, value },
-            ReadRole::Answer => {
-                let response = Response { value: Some(value), ..Response::of_status(id, Status::Success) };
-                turn.outbox.send(crate::outbox::Lane::Client, client, |out| {
-                    violet_client::wire::encode_response(format, &response, out);
-                });
-                Message::ReadHit { token, version, answered: true }
-            }
-        };
-        self.link.send(turn.now, turn.view, from, &message, turn.outbox);
-    }
-
     /// A replica has the key; perhaps it has answered the client.
     pub fn on_read_hit(
         &self,

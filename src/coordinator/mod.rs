@@ -8,9 +8,11 @@
 
 pub mod clients;
 pub mod get;
+pub mod holder;
 pub mod pending;
 pub mod put;
 pub mod recall;
+pub mod replicate;
 pub mod reply_cache;
 
 use crate::cluster::ClusterView;
@@ -26,8 +28,8 @@ use crate::time::{Duration, Instant, UsualDuration};
 use clients::Clients;
 use get::ReadOp;
 use pending::Pending;
-use put::WriteOp;
 use recall::RecallOp;
+use replicate::WriteOp;
 use reply_cache::{Admission, Progress, ReplyCache};
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,115 +1,11 @@
-//! Frames between members: what they say, and the envelope that proves who said it.
+//! What members say to each other, and how it is written.
 //!
-//! ```text
-//! magic(4) tag(16) sender(8) generation(8) sequence(8) sent_at(8) kind(1) body
-//! ```
-//!
-//! The tag is a keyed BLAKE3 hash, cut to 16 bytes, over everything behind it, under a key derived
-//! from the cluster's key (one for each magic). Sequence numbers run per sender and receiver; the
-//! receiver's window ([`crate::cluster::Peer::accept`]) refuses what it has seen, and the send time
-//! refuses what was on its way for too long. A client's address is only ever taken from here.
-//!
-//! Deliberately not here: compatibility. All members of a cluster run the same version.
+//! Numbers are little endian; a length goes before what varies, except for a datagram at the end. A
+//! body that is not one message to the last byte is none.
 
-use crate::ids::{Generation, MemberId, RequestKey, Token, Version};
-use crate::time::Instant;
+use crate::ids::{MemberId, RequestKey, Token, Version};
 use std::net::{IpAddr, SocketAddr};
 use violet_client::wire::{Format, Key, MessageId, Value};
-
-/// First bytes of a frame of the peer lane; the kernel steers by them.
-pub const PEER_MAGIC: [u8; 4] = *b"VltP";
-/// First bytes of a frame of the gossip lane.
-pub const GOSSIP_MAGIC: [u8; 4] = *b"VltG";
-
-const TAG_BYTES: usize = 16;
-const SEALED_FROM: usize = PEER_MAGIC.len() + TAG_BYTES;
-/// Bytes before the body.
-pub const ENVELOPE_BYTES: usize = SEALED_FROM + 4 * 8;
-
-/// The keys of one lane's frames.
-#[derive(Clone)]
-pub struct FrameKey {
-    magic: [u8; 4],
-    key: [u8; 32],
-}
-
-impl std::fmt::Debug for FrameKey {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("FrameKey")
-    }
-}
-
-/// Who sent a frame, and when.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Envelope {
-    /// The sender's name.
-    pub sender: MemberId,
-    /// Which start of the sender.
-    pub generation: Generation,
-    /// Counts the frames from this sender to this receiver.
-    pub sequence: u64,
-    /// When it was sent, on the sender's clock.
-    pub sent_at: Instant,
-}
-
-impl FrameKey {
-    /// The key for frames of the peer lane.
-    #[must_use]
-    pub fn peer(cluster_key: &[u8; 32]) -> Self {
-        Self { magic: PEER_MAGIC, key: blake3::derive_key("violet peer frames", cluster_key) }
-    }
-
-    /// The key for frames of the gossip lane.
-    #[must_use]
-    pub fn gossip(cluster_key: &[u8; 32]) -> Self {
-        Self { magic: GOSSIP_MAGIC, key: blake3::derive_key("violet gossip frames", cluster_key) }
-    }
-
-    /// Whether these bytes claim to be a frame of this lane.
-    #[must_use]
-    pub fn claims(&self, bytes: &[u8]) -> bool {
-        bytes.starts_with(&self.magic)
-    }
-
-    /// Appends a frame whose body `body` appends.
-    pub fn seal(&self, envelope: &Envelope, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
-        let start = out.len();
-        out.extend_from_slice(&self.magic);
-        out.extend_from_slice(&[0; TAG_BYTES]);
-        for number in [envelope.sender.0, envelope.generation, envelope.sequence, envelope.sent_at.as_nanos()]
-        {
-            out.extend_from_slice(&number.to_le_bytes());
-        }
-        body(out);
-        let tag = self.tag(&out[start + SEALED_FROM..]);
-        out[start + self.magic.len()..start + SEALED_FROM].copy_from_slice(&tag);
-    }
-
-    /// Checks the tag and returns the envelope and the body; `None` when it is not authentic.
-    #[must_use]
-    pub fn open<'a>(&self, bytes: &'a [u8]) -> Option<(Envelope, &'a [u8])> {
-        if bytes.len() < ENVELOPE_BYTES || !self.claims(bytes) {
-            return None;
-        }
-        let claimed = bytes[self.magic.len()..].first_chunk::<TAG_BYTES>()?;
-        if !constant_time_eq::constant_time_eq_16(claimed, &self.tag(&bytes[SEALED_FROM..])) {
-            return None;
-        }
-        let mut reader = Reader(&bytes[SEALED_FROM..]);
-        let envelope = Envelope {
-            sender: MemberId(reader.u64()?),
-            generation: reader.u64()?,
-            sequence: reader.u64()?,
-            sent_at: Instant::from_nanos(reader.u64()?),
-        };
-        Some((envelope, reader.0))
-    }
-
-    fn tag(&self, sealed: &[u8]) -> [u8; TAG_BYTES] {
-        let hash = blake3::keyed_hash(&self.key, sealed);
-        *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
-    }
-}
 
 /// A client as members tell each other about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -612,7 +508,8 @@ fn push_address(out: &mut Vec<u8>, address: SocketAddr) {
     out.extend_from_slice(&address.port().to_le_bytes());
 }
 
-struct Reader<'a>(&'a [u8]);
+/// Takes bytes off the front; `None` when there are too few.
+pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
 impl<'a> Reader<'a> {
     fn take<const N: usize>(&mut self) -> Option<&'a [u8; N]> {
@@ -647,7 +544,7 @@ impl<'a> Reader<'a> {
         self.take().map(|bytes| u32::from_le_bytes(*bytes))
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(super) fn u64(&mut self) -> Option<u64> {
         self.take().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
@@ -766,23 +663,5 @@ mod tests {
                 }
             }
         }
-    }
-
-    #[test]
-    fn a_frame_opens_only_unchanged_and_under_its_own_key() {
-        let key = FrameKey::peer(&[1; 32]);
-        let envelope =
-            Envelope { sender: MemberId(1), generation: 2, sequence: 3, sent_at: Instant::from_nanos(4) };
-        let mut frame = Vec::new();
-        key.seal(&envelope, &mut frame, |out| out.extend_from_slice(b"body"));
-        assert_eq!(key.open(&frame), Some((envelope, &b"body"[..])));
-        assert_eq!(FrameKey::peer(&[2; 32]).open(&frame), None);
-        assert_eq!(FrameKey::gossip(&[1; 32]).open(&frame), None);
-        for bit in 0..frame.len() * 8 {
-            let mut damaged = frame.clone();
-            damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(key.open(&damaged), None, "bit {bit}");
-        }
-        assert_eq!(key.open(&frame[..ENVELOPE_BYTES - 1]), None);
     }
 }

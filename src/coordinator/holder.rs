@@ -1,0 +1,88 @@
+//! What a holder does for other coordinators and front ends: takes their writes, keeps their hints,
+//! answers their questions, each in one step and without waiting for anyone.
+
+use super::reply_cache::Progress;
+use super::{Coordinator, Turn};
+use crate::ids::{Token, Version};
+use crate::metrics::Metric;
+use crate::outbox::Lane;
+use crate::peer::{Message, ReadRole, Write, WriteOutcome};
+use violet_client::wire;
+use violet_client::{Response, Status, Value};
+
+impl Coordinator {
+    /// Another coordinator's write, at one of its holders.
+    pub fn on_write(&self, turn: &mut Turn<'_>, from: u16, message: &Message<'_>) {
+        let Message::Write { token, write, hint_for, replaces, only_if_present } = *message else { return };
+        let partition = Self::partition_of(turn, &write.key);
+        self.clock.observe(write.version.time);
+        let (mut outcome, existed) = self.replica.apply(partition, &write, replaces, only_if_present);
+        if outcome == WriteOutcome::Applied {
+            turn.outbox.count(Metric::WritesApplied);
+            if !only_if_present {
+                self.reply_cache.record(turn.now, write.request, Progress::Replicated);
+            }
+            if let Some(owner) = hint_for
+                && (existed || !only_if_present)
+                && !self.keep_hint(turn, owner, &write)
+            {
+                outcome = WriteOutcome::NoSpace;
+            }
+        }
+        let message = Message::Stored { token, outcome, existed };
+        self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+    }
+
+    /// A coordinator takes a write back.
+    pub fn on_undo(&self, turn: &mut Turn<'_>, from: u16, token: Token, write: &Write<'_>) {
+        let partition = Self::partition_of(turn, &write.key);
+        self.replica.undo(partition, &write.key, write.version);
+        self.reply_cache.forget(write.request);
+        self.link.send(turn.now, turn.view, from, &Message::Undone { token }, turn.outbox);
+    }
+
+    /// A write that was kept for this node while it was away.
+    pub fn on_hint(&self, turn: &mut Turn<'_>, from: u16, write: &Write<'_>) {
+        let partition = Self::partition_of(turn, &write.key);
+        self.clock.observe(write.version.time);
+        let (outcome, _) = self.replica.apply(partition, write, true, false);
+        if outcome == WriteOutcome::NoSpace {
+            return;
+        }
+        self.reply_cache.record(turn.now, write.request, Progress::Replicated);
+        let message = Message::HintStored { key: write.key, version: write.version };
+        self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+    }
+
+    /// Another front end's question, at a replica.
+    pub fn on_read(&self, turn: &mut Turn<'_>, from: u16, message: &Message<'_>) {
+        let Message::Read { token, role, client, format, id, key, at_least } = *message else { return };
+        turn.outbox.count(Metric::ReadsServed);
+        let partition = Self::partition_of(turn, &key);
+        let miss = |removed| Message::ReadMiss { token, unknown: !self.fence.is_active(), removed };
+        let mut bytes = Vec::new();
+        let meta = match role {
+            ReadRole::Confirm => self.replica.meta(partition, &key),
+            ReadRole::Answer | ReadRole::Return => self.replica.read(partition, &key, &mut bytes),
+        };
+        let hit = meta.filter(|meta| self.fence.is_active() && !meta.removed && at_least <= meta.version);
+        let Some(meta) = hit else {
+            let removed = meta.filter(|meta| meta.removed).map_or(Version::default(), |meta| meta.version);
+            return self.link.send(turn.now, turn.view, from, &miss(removed), turn.outbox);
+        };
+        let version = meta.version;
+        let value = Value { bytes: &bytes, version: meta.client_version };
+        let message = match role {
+            ReadRole::Confirm => Message::ReadHit { token, version, answered: false },
+            ReadRole::Return => Message::ReadValue { token, version, value },
+            ReadRole::Answer => {
+                let response = Response { value: Some(value), ..Response::of_status(id, Status::Success) };
+                turn.outbox.send(Lane::Client, client, |out| {
+                    wire::encode_response(format, &response, out);
+                });
+                Message::ReadHit { token, version, answered: true }
+            }
+        };
+        self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+    }
+}
