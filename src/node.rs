@@ -245,6 +245,7 @@ impl Node {
             return;
         }
         self.ticked_at.store(now.as_nanos(), Ordering::Relaxed);
+        self.coordinator.expire(now);
         self.ping_the_silent(&mut turn);
         let swept_at = Instant::from_nanos(self.swept_at.load(Ordering::Relaxed));
         if SWEEP_EVERY <= now.since(swept_at) {

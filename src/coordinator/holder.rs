@@ -16,7 +16,11 @@ impl Coordinator {
         let Message::Write { token, write, hint_for, replaces, only_if_present } = *message else { return };
         let partition = Self::partition_of(turn, &write.key);
         self.clock.observe(write.version.time);
+        #[cfg(test)]
+        let write = self.spoil_version(turn.now, write);
         let (mut outcome, existed) = self.replica.apply(partition, &write, replaces, only_if_present);
+        #[cfg(test)]
+        self.spoil_tombstone(partition, &write);
         if outcome == WriteOutcome::Applied {
             turn.outbox.count(Metric::WritesApplied);
             if !only_if_present {
@@ -45,7 +49,11 @@ impl Coordinator {
     pub fn on_hint(&self, turn: &mut Turn<'_>, from: u16, write: &Write<'_>) {
         let partition = Self::partition_of(turn, &write.key);
         self.clock.observe(write.version.time);
+        #[cfg(test)]
+        let write = &self.spoil_version(turn.now, *write);
         let (outcome, _) = self.replica.apply(partition, write, true, false);
+        #[cfg(test)]
+        self.spoil_tombstone(partition, write);
         if outcome == WriteOutcome::NoSpace {
             return;
         }
@@ -84,5 +92,20 @@ impl Coordinator {
             }
         };
         self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+    }
+}
+
+/// Bugs that can be planted, for proving that the simulator finds them.
+#[cfg(test)]
+impl Coordinator {
+    fn spoil_version<'a>(&self, now: crate::time::Instant, write: Write<'a>) -> Write<'a> {
+        let version = if self.settings.bugs.old_version_wins { self.clock.next(now) } else { write.version };
+        Write { version, ..write }
+    }
+
+    fn spoil_tombstone(&self, partition: u16, write: &Write<'_>) {
+        if self.settings.bugs.lost_tombstone && write.value.is_none() {
+            self.replica.undo(partition, &write.key, write.version);
+        }
     }
 }

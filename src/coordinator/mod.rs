@@ -453,6 +453,11 @@ impl Coordinator {
         }
     }
 
+    /// Gives back the memory of records that are too old, also where nobody reads.
+    pub fn expire(&self, now: Instant) {
+        self.reply_cache.expire(now);
+    }
+
     /// The earliest deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {

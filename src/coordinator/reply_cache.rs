@@ -5,8 +5,9 @@
 //! executed. Only the status is kept: replies to PUT, REMOVE and WIPEOUT say nothing else, and GET is
 //! never cached. A record takes 32 bytes.
 //!
-//! Records sit in time buckets. Expiry drops a whole bucket, on the GET path, at most every five
-//! seconds; a record's age is also looked at when it is found. Memory is bounded in bytes: when it is
+//! Records sit in time buckets. Expiry drops a whole bucket: on the GET path and with the node's tick,
+//! at most every five seconds, and whenever a new bucket is opened, so that a node that only takes
+//! writes does not fill up. A record's age is also looked at when it is found. Memory is bounded in bytes: when it is
 //! full, *new* mutations are refused, no young record is ever forgotten (RIFL, section 3).
 
 use crate::ids::{RequestKey, Token};
@@ -234,7 +235,6 @@ impl ReplyCache {
         progress: Progress,
     ) -> bool {
         if shard.back().is_none_or(|bucket| self.bucket_span() < now.since(bucket.opened)) {
-            // Without reads nobody expires; a new bucket is an occasion, too.
             self.drop_old(shard, now);
             shard.push_back(Bucket { opened: now, records: HashTable::new() });
         }
@@ -308,6 +308,16 @@ mod tests {
         assert_eq!(budget.used_bytes(), cache.bytes());
         cache.expire(at(20_000));
         assert_eq!(cache.begin(at(20_000), request(199), 2), Admission::New);
+    }
+
+    #[test]
+    fn a_node_that_only_takes_writes_does_not_fill_up() {
+        let (cache, _) = cache(SHARDS * 30 * RECORD_BYTES);
+        for number in 0..10_000 {
+            // Ten records a second: a window and a bucket of them is 125 to 150, there is room for 240.
+            let admission = cache.begin(at(number * 100), request(number), 1);
+            assert_eq!(admission, Admission::New, "record {number}");
+        }
     }
 
     #[test]

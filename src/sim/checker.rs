@@ -36,8 +36,9 @@ pub struct Claims {
     pub durable: bool,
     /// In the end the replicas of a key hold the same.
     pub agree: bool,
-    /// A node that was away serves nothing older than what was acknowledged before it came back.
-    pub resume: bool,
+    /// A node that was away for longer than this (so that it fences itself) serves nothing older than
+    /// what was acknowledged before it came back.
+    pub resume: Option<Duration>,
     /// At the moment of its acknowledgement a write is on all replicas.
     pub replicated: bool,
 }
@@ -230,7 +231,7 @@ impl Judge<'_> {
         self.findings.staleness_max = self.findings.staleness_max.max(age);
         if self.claims.fresh {
             self.violate("every read is fresh", key, &[first, read], &what);
-        } else if self.claims.resume && self.is_stale_after_resume(read, acknowledged) {
+        } else if self.is_stale_after_resume(read, acknowledged) {
             self.violate("who comes back serves nothing stale", key, &[first, read], &what);
         }
     }
@@ -240,14 +241,16 @@ impl Judge<'_> {
     fn is_stale_after_resume(&self, read: OpId, acknowledged: Instant) -> bool {
         let op = self.op(read);
         let (Some(node), Some(returned)) = (op.answered_by, op.returned) else { return false };
+        let Some(fence_after) = self.claims.resume else { return false };
         let absences = &self.history.absences;
         let is_away = |other: usize, from: Instant, until: Instant| {
             absences.iter().any(|&(paused, since, back)| paused == other && since < until && from < back)
         };
-        let came_back = |&(paused, _, back): &(usize, Instant, Instant)| {
+        let came_back = |&(paused, since, back): &(usize, Instant, Instant)| {
             let others_are_there = (0..self.hosts.len())
                 .all(|other| other == node || !is_away(other, back - BACK_IN_VIEW, returned));
-            paused == node && acknowledged < back && back <= returned && others_are_there
+            let is_told = paused == node && acknowledged < back && back <= returned;
+            is_told && fence_after < back.since(since) && others_are_there
         };
         absences.iter().any(came_back)
     }

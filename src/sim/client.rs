@@ -298,8 +298,14 @@ impl Client {
     /// All answers to one mutation must say the same.
     fn compare(&mut self, node: usize, bytes: &[u8], history: &mut History) {
         const PUT: u32 = 1;
-        let Ok(response) = wire::decode_response(self.manners.format, PUT, bytes) else { return };
-        self.stray = Some((node, response.status.to_string()));
+        const GET: u32 = 2;
+        let decode = |command| wire::decode_response(self.manners.format, command, bytes);
+        let Ok(response) = decode(GET).or_else(|_| decode(PUT)) else { return };
+        let said = response.value.filter(|value| !value.bytes.is_empty()).map_or_else(
+            || response.status.to_string(),
+            |value| value.bytes[..value.bytes.len().min(40)].escape_ascii().to_string(),
+        );
+        self.stray = Some((node, said));
         let Some((op, first)) = self.answers.get_mut(&response.id) else { return };
         if !matches!(response.status, Status::Success | Status::NoSuchKey) {
             return;

@@ -30,4 +30,11 @@ pub struct Bugs {
     pub first_miss_wins: bool,
     /// The client is told before the replicas have it.
     pub early_ack: bool,
+    /// A replica keeps what comes last, not what is newest.
+    pub old_version_wins: bool,
+    /// A replica forgets a removal together with the value.
+    pub lost_tombstone: bool,
 }
+
+#[cfg(test)]
+mod tests;

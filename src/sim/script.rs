@@ -66,7 +66,8 @@ impl Script {
     /// put k=v|k=v*SIZE via NODE [as NAME] [once]      get, remove likewise; wipe NODE
     /// send put k=v via NODE …              … without waiting; await waits for all of them
     /// client NAME [raw] [needs-front-end]  a client for 'as'
-    /// repeat last via NODE                 the same bytes again, from another port
+    /// repeat last|NAME via NODE            the same bytes again, from another port
+    /// fill SIZE via NODE                   puts keys of this size until one is refused: 'refused'
     /// crash|start|pause|resume NODE        start also restarts
     /// starve NODE TIME                     its threads lose their core for up to TIME now and then
     /// partition n0 n1|n2 n3 / cut n0>n1 / heal
@@ -83,6 +84,7 @@ impl Script {
             "await" => self.wait_for_all(),
             "client" => self.name_client(rest),
             "repeat" => self.repeat(rest),
+            "fill" => self.fill(rest),
             "crash" | "start" | "pause" | "resume" | "starve" => self.disturb(command, rest),
             "partition" | "cut" | "heal" => self.divide(command, rest),
             "loss" | "duplicate" | "reorder" | "delay" | "jitter" | "reorder-by" => {
@@ -223,8 +225,10 @@ impl Script {
 
     fn repeat(&mut self, rest: &str) -> Output {
         const PORT: u16 = 7000;
-        let node = self.node(rest.strip_prefix("last via ").ok_or("'repeat last via NODE' is wanted")?)?;
-        let client = self.last.ok_or("nothing was asked yet")?;
+        let (who, node) = rest.split_once(" via ").ok_or("'repeat last|NAME via NODE' is wanted")?;
+        let node = self.node(node)?;
+        let named = self.named.get(who).copied();
+        let client = if who == "last" { self.last } else { named }.ok_or("nothing was asked yet")?;
         let world = self.world()?;
         let bytes = world.clients[client].last_sent.clone().ok_or("nothing was asked yet")?;
         world.clients[client].stray = None;
@@ -237,6 +241,20 @@ impl Script {
             Some((_, status)) => status.clone(),
             None => "no answer".into(),
         }])
+    }
+
+    /// Puts new keys until one is refused; says how many there was room for, to the next hundred.
+    fn fill(&mut self, rest: &str) -> Output {
+        const KEYS_MAX: usize = 20_000;
+        let (size, node) = rest.split_once(" via ").ok_or("'fill SIZE via NODE' is wanted")?;
+        for number in 0..KEYS_MAX {
+            let said = self.request(&format!("put fill{number}=x*{size} via {node}"), true)?;
+            if said != ["ok"] {
+                self.request(&format!("put refused=x*{size} via {node}"), true)?;
+                return Ok(vec![format!("{} after {} keys or more", said.concat(), number / 100 * 100)]);
+            }
+        }
+        Err("there is room for everything".into())
     }
 
     fn disturb(&mut self, command: &str, rest: &str) -> Output {

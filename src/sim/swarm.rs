@@ -310,7 +310,7 @@ fn claims_of(mood: Mood, config: &Config) -> Claims {
         once: matches!(mood, Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes),
         durable: matches!(mood, Mood::Calm | Mood::Rough | Mood::Pauses | Mood::Crashes),
         agree: keeps_memory,
-        resume: mood == Mood::Pauses && all_live,
+        resume: (mood == Mood::Pauses && all_live).then(|| Duration::from_millis(config.fence_after_ms)),
         replicated: mood == Mood::Calm && all_live,
     }
 }

@@ -1,0 +1,84 @@
+//! The swarm at every build: the same seed is the same run, some hundred seeds keep every claim, and
+//! every planted bug is found.
+
+use super::Bugs;
+use super::faults::Mood;
+use super::report::{Summary, run_many, story_of};
+use super::swarm::{self, Options};
+use crate::time::Duration;
+
+fn options(seed: u64, mood: Option<Mood>) -> Options {
+    Options {
+        seed,
+        nodes: None,
+        mood,
+        trouble: Duration::from_secs(6),
+        is_traced: false,
+        bugs: Bugs::default(),
+    }
+}
+
+#[test]
+fn the_same_seed_is_the_same_run_to_the_byte() {
+    for mood in Mood::ALL {
+        let hash = |seed| swarm::run(&options(seed, Some(mood))).trace_hash;
+        assert_eq!(hash(7), hash(7), "{mood:?}");
+        assert_ne!(hash(7), hash(8), "{mood:?}");
+    }
+}
+
+/// Runs seeds and complains about the first claim that is not kept.
+fn check(mood: Mood, seeds: u64) -> Summary {
+    let options = options(1_000, Some(mood));
+    let mut stories = String::new();
+    let summary = run_many(&options, seeds, |run| {
+        if !run.findings.violations.is_empty() && stories.is_empty() {
+            stories = story_of(run, &options);
+        }
+    });
+    assert!(stories.is_empty(), "{stories}");
+    summary
+}
+
+#[test]
+fn calm_clusters_are_fresh_and_orderly() {
+    check(Mood::Calm, 40);
+    check(Mood::Skewed, 40);
+}
+
+#[test]
+fn bad_networks_lose_nothing_for_good() {
+    check(Mood::Rough, 60);
+    check(Mood::Split, 40);
+}
+
+#[test]
+fn pauses_lose_nothing_for_good() {
+    check(Mood::Pauses, 60);
+}
+
+#[test]
+fn crashes_take_only_what_all_holders_lost() {
+    check(Mood::Crashes, 60);
+    check(Mood::Everything, 40);
+}
+
+/// A planted bug must break a claim within so many seeds, one that is kept without it.
+fn check_is_found(bugs: Bugs, mood: Mood, seeds: u64) {
+    let breaks = |seed: u64, bugs: Bugs| {
+        let run = swarm::run(&Options { bugs, ..options(seed, Some(mood)) });
+        !run.findings.violations.is_empty()
+    };
+    let found = (0..seeds).any(|seed| breaks(seed, bugs) && !breaks(seed, Bugs::default()));
+    assert!(found, "{bugs:?} was not found in {seeds} seeds of mood {mood:?}");
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    let none = Bugs::default();
+    check_is_found(Bugs { no_dedup: true, ..none }, Mood::Calm, 5);
+    check_is_found(Bugs { early_ack: true, ..none }, Mood::Calm, 5);
+    check_is_found(Bugs { first_miss_wins: true, ..none }, Mood::Crashes, 30);
+    check_is_found(Bugs { old_version_wins: true, ..none }, Mood::Rough, 10);
+    check_is_found(Bugs { lost_tombstone: true, ..none }, Mood::Split, 40);
+}
