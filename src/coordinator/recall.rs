@@ -21,6 +21,7 @@ pub struct RecallOp {
     client: Client,
     request: RequestKey,
     datagram: Vec<u8>,
+    started: Instant,
     waiting: Vec<MemberId>,
 }
 
@@ -42,6 +43,7 @@ impl Coordinator {
             client: arrival.client,
             request: arrival.request,
             datagram: arrival.datagram.to_vec(),
+            started: turn.now,
             waiting: others.iter().map(|member| turn.view.member(*member).id).collect(),
         };
         self.recalls.insert(token, turn.now + self.settings.hint_after, op);
@@ -81,6 +83,11 @@ impl Coordinator {
 
     fn act_on(&self, turn: &mut Turn<'_>, op: &RecallOp, known: Recollection) {
         match known {
+            // This node was away meanwhile: the client has asked somebody else by now.
+            Recollection::Nothing if self.fence.is_behind(op.started) => {
+                self.reply_cache.forget(op.request);
+                turn.outbox.count(Metric::DroppedFenced);
+            }
             Recollection::Nothing => self.execute(turn, op),
             Recollection::Running => {
                 // The other one finishes it and answers.
