@@ -20,8 +20,6 @@ use std::sync::Arc;
 
 /// How often the controller beats, asks and delivers.
 const TICK_EVERY: Duration = Duration::from_millis(50);
-/// How often a member that has not answered a catch-up is asked again.
-const ASK_EVERY: Duration = Duration::from_millis(100);
 /// Hints sent to one member per tick, and how long one waits for its acknowledgement.
 const HINTS_PER_TICK: usize = 64;
 const HINT_AGAIN_AFTER: Duration = Duration::from_millis(250);
@@ -41,7 +39,6 @@ pub struct Control {
     suspect_after: Duration,
     stale_after: Duration,
     ticked_at: Instant,
-    asked_at: Instant,
 }
 
 /// A node's two planes.
@@ -96,14 +93,13 @@ impl Control {
             suspect_after: Duration::from_millis(config.suspect_after_ms),
             stale_after: Duration::from_millis(config.stale_after_ms),
             ticked_at: Instant::ZERO,
-            asked_at: Instant::ZERO,
         };
         Planes { node, control }
     }
 
     /// Handles one datagram of the gossip lane.
     pub fn handle(&mut self, now: Instant, datagram: &Datagram<'_>, outbox: &mut Outbox) {
-        self.notice_gap(now, outbox);
+        self.node.notice_gap(now, outbox);
         if self.node.fence().is_behind(datagram.received_at) {
             return outbox.count(Metric::PeerFenced);
         }
@@ -129,7 +125,7 @@ impl Control {
 
     /// Works off what is due. Call *after* all waiting datagrams were handled.
     pub fn tick(&mut self, now: Instant, outbox: &mut Outbox) {
-        self.notice_gap(now, outbox);
+        self.node.notice_gap(now, outbox);
         self.node.fence().beat(now);
         let mut sends = Vec::new();
         self.membership.tick(now, &mut sends);
@@ -141,12 +137,6 @@ impl Control {
         self.ticked_at = now;
         self.catch_up(now, outbox);
         self.deliver_hints(now, outbox);
-    }
-
-    fn notice_gap(&self, now: Instant, outbox: &Outbox) {
-        if self.node.fence().check(now) {
-            outbox.count(Metric::Fences);
-        }
     }
 
     /// When [`Control::tick`] should be called next, at the latest.
@@ -191,19 +181,19 @@ impl Control {
     /// After a gap: asks every living member what it keeps for this node, until none has anything.
     fn catch_up(&mut self, now: Instant, outbox: &mut Outbox) {
         let view = self.node.view();
-        let living = (0..view.members().len() as u16)
-            .filter(|index| *index != view.me() && view.is_usable(*index, now, self.suspect_after));
-        let living = living.map(|index| view.member(index).id);
+        // Silence does not count here: whoever was away, or is late, hears nothing.
+        let is_up = |member: &&Member| match member.state {
+            MemberState::Alive => true,
+            MemberState::Down(since) => since < member.peer.heard_at(),
+        };
+        let others = view.members().iter().filter(|member| member.id != self.me.id);
+        let living = others.filter(is_up).map(|member| member.id);
         match self.node.fence().pursue(now, living) {
             Pursuit::Idle => {}
             Pursuit::CaughtUp(after) => {
                 outbox.count_many(Metric::FenceMillis, after.as_millis() as u64);
             }
             Pursuit::Ask { round, members } => {
-                if now.since(self.asked_at) < ASK_EVERY {
-                    return;
-                }
-                self.asked_at = now;
                 for index in members.into_iter().filter_map(|member| view.index_of(member)) {
                     self.node.link().send(now, &view, index, &Message::CatchUp { round }, outbox);
                 }

@@ -141,10 +141,18 @@ impl Node {
         }
     }
 
-    fn notice_gap(&self, now: Instant, outbox: &Outbox) {
-        if self.fence.check(now) {
-            outbox.count(Metric::Fences);
+    /// Looks for a gap in time. After one, what was begun before it is given up, and nobody is blamed
+    /// for having said nothing meanwhile: it was this node that was away.
+    pub(crate) fn notice_gap(&self, now: Instant, outbox: &mut Outbox) {
+        if !self.fence.check(now) {
+            return;
         }
+        outbox.count(Metric::Fences);
+        let view = self.view.load();
+        for member in view.members() {
+            member.peer.forgive();
+        }
+        self.coordinator.abandon(&mut Turn { now, view: &view, outbox });
     }
 
     fn on_frame(&self, turn: &mut Turn<'_>, datagram: &Datagram<'_>) {
@@ -261,7 +269,7 @@ impl Node {
         for index in 0..turn.view.members().len() as u16 {
             let peer = &turn.view.member(index).peer;
             let silent_for = peer.silent_for(turn.now);
-            if index == turn.view.me() || silent_for < self.suspect_after / 4 {
+            if index == turn.view.me() || silent_for < self.suspect_after / 8 {
                 continue;
             }
             if peer.take_ping(turn.now, self.suspect_after / 4) {

@@ -11,8 +11,14 @@
 use crate::ids::MemberId;
 use crate::time::{Duration, Instant};
 use parking_lot::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// How often a member that has not answered a catch-up is asked again.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+/// A member that was asked so often and said nothing is not waited for. Counted in questions, not in
+/// time: a loop that is late itself must not take the others for dead.
+const ASKS_MAX: u32 = 10;
 
 /// Whether this process may serve what it holds.
 #[derive(Debug)]
@@ -29,8 +35,10 @@ pub struct Fence {
 struct CatchUp {
     round: u64,
     since: Instant,
-    /// Members that have not yet said that they keep nothing for us; `None` before the first question.
-    waiting: Option<BTreeSet<MemberId>>,
+    asked_at: Instant,
+    /// Members that have not yet said that they keep nothing for us, and how often each was asked since
+    /// it was last heard; `None` before the first question.
+    waiting: Option<BTreeMap<MemberId, u32>>,
 }
 
 impl Fence {
@@ -68,7 +76,8 @@ impl Fence {
         self.active.store(false, Ordering::Release);
         self.floor.store(now.as_nanos(), Ordering::Relaxed);
         let mut catch_up = self.catch_up.lock();
-        *catch_up = CatchUp { round: catch_up.round + 1, since: now, waiting: None };
+        let round = catch_up.round + 1;
+        *catch_up = CatchUp { round, since: now, asked_at: Instant::ZERO, waiting: None };
     }
 
     /// The controller lives. Look for a gap with [`Fence::check`] first.
@@ -88,23 +97,34 @@ impl Fence {
         received_at.as_nanos() < self.floor.load(Ordering::Relaxed)
     }
 
-    /// Whom to ask for what was missed, of the members that are alive: those that have not answered
-    /// this round. Empty and caught up: lowers the fence and returns how long it was up.
-    pub fn pursue(&self, now: Instant, alive: impl Iterator<Item = MemberId>) -> Pursuit {
+    /// Whom to ask now for what was missed, of the members that are not known to be down: those that
+    /// have not said that nothing is left. When there is none: lowers the fence and tells how long it
+    /// was up.
+    pub fn pursue(&self, now: Instant, members: impl Iterator<Item = MemberId>) -> Pursuit {
         if self.is_active() {
             return Pursuit::Idle;
         }
         let mut catch_up = self.catch_up.lock();
-        let alive: BTreeSet<MemberId> = alive.collect();
-        let waiting = match catch_up.waiting.take() {
-            None => alive,
-            Some(waiting) => waiting.intersection(&alive).copied().collect(),
+        let members: BTreeSet<MemberId> = members.collect();
+        let mut waiting = match catch_up.waiting.take() {
+            None => members.into_iter().map(|member| (member, 0)).collect(),
+            Some(mut waiting) => {
+                waiting.retain(|member, asks| members.contains(member) && *asks < ASKS_MAX);
+                waiting
+            }
         };
         if waiting.is_empty() {
             self.active.store(true, Ordering::Release);
             return Pursuit::CaughtUp(now.since(catch_up.since));
         }
-        let pursuit = Pursuit::Ask { round: catch_up.round, members: waiting.iter().copied().collect() };
+        let is_due = ASK_EVERY <= now.since(catch_up.asked_at);
+        let pursuit = if is_due {
+            catch_up.asked_at = now;
+            waiting.values_mut().for_each(|asks| *asks += 1);
+            Pursuit::Ask { round: catch_up.round, members: waiting.keys().copied().collect() }
+        } else {
+            Pursuit::Idle
+        };
         catch_up.waiting = Some(waiting);
         pursuit
     }
@@ -112,11 +132,14 @@ impl Fence {
     /// A member says how many hints it still keeps for us.
     pub fn on_hints_left(&self, round: u64, member: MemberId, hints: u64) {
         let mut catch_up = self.catch_up.lock();
-        if hints == 0
-            && catch_up.round == round
-            && let Some(waiting) = &mut catch_up.waiting
-        {
+        if catch_up.round != round {
+            return;
+        }
+        let Some(waiting) = &mut catch_up.waiting else { return };
+        if hints == 0 {
             waiting.remove(&member);
+        } else if let Some(asks) = waiting.get_mut(&member) {
+            *asks = 0;
         }
     }
 }
@@ -124,7 +147,7 @@ impl Fence {
 /// What catching up needs next.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Pursuit {
-    /// Nothing: the fence is down.
+    /// Nothing now.
     Idle,
     /// Ask these members how many hints they keep for us.
     Ask {
@@ -157,18 +180,33 @@ mod tests {
         assert!(!fence.check(at(1_302)), "raised once");
         assert!(fence.is_behind(at(1_300)) && !fence.is_behind(at(1_301)));
         let members = [a, b, c];
-        let ask = fence.pursue(at(1_310), members.into_iter());
-        assert_eq!(ask, Pursuit::Ask { round: 2, members: vec![a, b, c] });
+        let ask = |now: u64, of: &[MemberId]| fence.pursue(at(now), of.iter().copied());
+        let asked = |members: &[MemberId]| Pursuit::Ask { round: 2, members: members.to_vec() };
+        assert_eq!(ask(1_310, &members), asked(&members));
         fence.on_hints_left(2, a, 0);
         fence.on_hints_left(2, b, 7);
         fence.on_hints_left(1, b, 0);
-        assert_eq!(
-            fence.pursue(at(1_400), members.into_iter()),
-            Pursuit::Ask { round: 2, members: vec![b, c] }
-        );
+        assert_eq!(ask(1_360, &members), Pursuit::Idle, "not again so soon");
+        assert_eq!(ask(1_410, &members), asked(&[b, c]));
+        assert_eq!(ask(1_510, &[a, b]), asked(&[b]), "c is down");
+        for round in 0..30 {
+            fence.on_hints_left(2, b, 7);
+            assert_eq!(ask(1_610 + 100 * round, &members), asked(&[b]));
+        }
         fence.on_hints_left(2, b, 0);
-        let alive = [a, b].into_iter();
-        assert_eq!(fence.pursue(at(1_501), alive), Pursuit::CaughtUp(Duration::from_millis(200)));
+        assert_eq!(ask(4_601, &members), Pursuit::CaughtUp(Duration::from_millis(3_300)));
         assert!(fence.is_active());
+    }
+
+    #[test]
+    fn who_never_answers_is_not_waited_for() {
+        let silent = MemberId(1);
+        let fence = Fence::new(Duration::from_millis(300), at(0));
+        for round in 0..u64::from(ASKS_MAX) {
+            let ask = Pursuit::Ask { round: 1, members: vec![silent] };
+            assert_eq!(fence.pursue(at(200 * (round + 1)), [silent].into_iter()), ask);
+        }
+        let caught_up = Pursuit::CaughtUp(Duration::from_millis(9_000));
+        assert_eq!(fence.pursue(at(9_000), [silent].into_iter()), caught_up);
     }
 }

@@ -218,6 +218,8 @@ pub struct Peer {
     /// When the oldest question was asked that it has not been heard since; 0 = none.
     asked_at: AtomicU64,
     pinged_at: AtomicU64,
+    /// When the first ping went out that it has not been heard since; 0 = none.
+    first_ping_at: AtomicU64,
     reads_in_flight: AtomicI64,
     refused_space_at: AtomicU64,
     /// Lock order: a leaf; nothing else is locked while it is held.
@@ -327,8 +329,14 @@ impl Peer {
         }
         drop(inbound);
         self.heard_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
-        self.asked_at.store(0, Ordering::Relaxed);
+        self.forgive();
         Ok(())
+    }
+
+    /// Forgets open questions: it was heard, or this node was away and could not hear it.
+    pub fn forgive(&self) {
+        self.asked_at.store(0, Ordering::Relaxed);
+        self.first_ping_at.store(0, Ordering::Relaxed);
     }
 
     /// When the member was last heard.
@@ -351,10 +359,15 @@ impl Peer {
         }
     }
 
-    /// Whether it has been silent for longer than a healthy member would be.
+    /// Whether it has been silent for longer than a healthy member would be, a ping included: other
+    /// questions may be answered to somebody else.
     #[must_use]
     pub fn is_silent(&self, now: Instant, suspect_after: Duration) -> bool {
-        suspect_after < self.silent_for(now)
+        let pinged_for = match self.first_ping_at.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            at => now.since(Instant::from_nanos(at)),
+        };
+        suspect_after < self.silent_for(now) && suspect_after / 4 < pinged_for
     }
 
     /// Whether it is time for another ping; notes it when it is.
@@ -363,6 +376,8 @@ impl Peer {
         let due = every <= now.since(last);
         if due {
             self.pinged_at.store(now.as_nanos(), Ordering::Relaxed);
+            let first = &self.first_ping_at;
+            let _ = first.compare_exchange(0, now.as_nanos(), Ordering::Relaxed, Ordering::Relaxed);
         }
         due
     }
@@ -465,6 +480,10 @@ mod tests {
         peer.note_asked(at(10));
         peer.note_asked(at(20));
         assert_eq!(peer.silent_for(at(110)), Duration::from_millis(100));
+        let suspect_after = Duration::from_millis(80);
+        assert!(!peer.is_silent(at(110), suspect_after), "it was not pinged");
+        assert!(peer.take_ping(at(110), suspect_after) && !peer.take_ping(at(115), suspect_after));
+        assert!(!peer.is_silent(at(130), suspect_after) && peer.is_silent(at(131), suspect_after));
         assert_eq!(check(&peer, 1, 1, 100, 120), Ok(()));
         assert_eq!(peer.silent_for(at(500)), Duration::ZERO);
         assert_eq!(peer.heard_at(), at(120));

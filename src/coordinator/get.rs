@@ -454,7 +454,7 @@ impl Coordinator {
     }
 
     /// The replicas that were asked and have not spoken no longer count as busy with this read.
-    fn release(&self, turn: &Turn<'_>, op: &ReadOp) {
+    pub(super) fn release(&self, turn: &Turn<'_>, op: &ReadOp) {
         for asked in op.asked.iter().filter(|asked| asked.is_open()) {
             if let Some(index) = turn.view.index_of(asked.member) {
                 turn.view.member(index).peer.count_reads(-1);

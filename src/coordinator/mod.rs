@@ -453,6 +453,18 @@ impl Coordinator {
         }
     }
 
+    /// This node was away: reads and questions that were open then are given up. Writes go on; their
+    /// versions are old and lose against newer ones.
+    pub fn abandon(&self, turn: &mut Turn<'_>) {
+        for op in self.reads.drain() {
+            self.release(turn, &op);
+            turn.outbox.count(Metric::DroppedFenced);
+        }
+        for op in self.recalls.drain() {
+            self.give_up(turn, &op);
+        }
+    }
+
     /// Gives back the memory of records that are too old, also where nobody reads.
     pub fn expire(&self, now: Instant) {
         self.reply_cache.expire(now);

@@ -131,6 +131,23 @@ impl<Op> Pending<Op> {
         Some((result, removed))
     }
 
+    /// Takes all operations out, in the order of their tokens.
+    pub fn drain(&self) -> Vec<Op> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            self.len.fetch_sub(shard.len(), Ordering::Relaxed);
+            let mut deadlines = self.deadlines.lock();
+            for (token, entry) in shard.drain() {
+                deadlines.remove(&(entry.deadline, token));
+                all.push((token, entry.op));
+            }
+            self.note_earliest(&deadlines);
+        }
+        all.sort_unstable_by_key(|(token, _)| *token);
+        all.into_iter().map(|(_, op)| op).collect()
+    }
+
     /// The token of an operation whose deadline has come.
     #[must_use]
     pub fn due(&self, now: Instant) -> Option<Token> {
@@ -174,6 +191,10 @@ mod tests {
         assert_eq!(pending.update(a, swap), Some(('a', None)));
         assert_eq!((pending.due(at(29)), pending.due(at(30))), (None, Some(a)));
         assert_eq!(pending.update(a, |_| (Next::Remove, ())), Some(((), Some('x'))));
+        assert_eq!((pending.earliest(), pending.is_empty()), (Instant::FAR, true));
+        (0..40).for_each(|number| pending.insert(pending.token(), at(50 - number), number as u8 as char));
+        let drained: String = pending.drain().into_iter().collect();
+        assert_eq!(drained, (0..40u8).map(char::from).collect::<String>());
         assert_eq!((pending.earliest(), pending.is_empty()), (Instant::FAR, true));
     }
 }

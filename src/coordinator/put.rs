@@ -115,11 +115,13 @@ impl Coordinator {
             restarts: 0,
             targets: Vec::with_capacity(holders.len()),
         };
-        if let (true, Some(meta)) = (resumed, meta) {
-            // Another coordinator's write reached this node; finish that one, do not run it again.
-            op.version = meta.version;
+        if resumed {
+            // Another coordinator's write was applied here; finish that one, do not run it again.
+            // When nothing is here it was wiped since.
             op.existed = true;
             op.only_if_present = false;
+            let Some(meta) = meta else { return self.finish(turn, &op) };
+            op.version = meta.version;
             return self.replicate(turn, token, op, holders);
         }
         if value.is_none() && meta.is_some_and(|meta| meta.removed) {

@@ -21,7 +21,6 @@ pub struct RecallOp {
     client: Client,
     request: RequestKey,
     datagram: Vec<u8>,
-    started: Instant,
     waiting: Vec<MemberId>,
 }
 
@@ -43,7 +42,6 @@ impl Coordinator {
             client: arrival.client,
             request: arrival.request,
             datagram: arrival.datagram.to_vec(),
-            started: turn.now,
             waiting: others.iter().map(|member| turn.view.member(*member).id).collect(),
         };
         self.recalls.insert(token, turn.now + self.settings.hint_after, op);
@@ -83,11 +81,6 @@ impl Coordinator {
 
     fn act_on(&self, turn: &mut Turn<'_>, op: &RecallOp, known: Recollection) {
         match known {
-            // This node was away meanwhile: the client has asked somebody else by now.
-            Recollection::Nothing if self.fence.is_behind(op.started) => {
-                self.reply_cache.forget(op.request);
-                turn.outbox.count(Metric::DroppedFenced);
-            }
             Recollection::Nothing => self.execute(turn, op),
             Recollection::Running => {
                 // The other one finishes it and answers.
@@ -99,6 +92,12 @@ impl Coordinator {
                 self.repeat_reply(turn, op, Status::from_code(code, Format::Protobuf));
             }
         }
+    }
+
+    /// This node was away meanwhile: the client has asked somebody else by now.
+    pub(super) fn give_up(&self, turn: &mut Turn<'_>, op: &RecallOp) {
+        self.reply_cache.forget(op.request);
+        turn.outbox.count(Metric::DroppedFenced);
     }
 
     fn repeat_reply(&self, turn: &mut Turn<'_>, op: &RecallOp, status: Status) {
