@@ -55,7 +55,9 @@ impl Coordinator {
         #[cfg(test)]
         self.spoil_tombstone(partition, write);
         if outcome == WriteOutcome::NoSpace {
-            return;
+            // Nothing is better than something old; and a node that is full must not catch up for ever.
+            turn.outbox.count(Metric::RefusedSpace);
+            self.replica.undo(partition, &write.key, write.version);
         }
         self.reply_cache.record(turn.now, write.request, Progress::Replicated);
         let message = Message::HintStored { key: write.key, version: write.version };
