@@ -148,15 +148,26 @@ impl Judge<'_> {
         self.judge_agreement(key);
     }
 
-    /// The moment after which a mutation has no effect any more.
+    /// The moment after which a mutation has no effect any more. When all replicas that knew that it is
+    /// done have died, a repeat of it may be taken for new.
     fn end_of(&self, id: OpId) -> Instant {
         let op = self.op(id);
+        let last_effect = op.last_sent + EFFECT_WITHIN;
         match op.seen {
-            Seen::Done | Seen::Missing => op.returned.unwrap_or(Instant::FAR),
-            Seen::Nothing | Seen::Refused(_) | Seen::Found(_) | Seen::Invented(_) => {
-                op.last_sent + EFFECT_WITHIN
+            Seen::Done | Seen::Missing => {
+                let returned = op.returned.unwrap_or(Instant::FAR);
+                if self.is_forgotten(op) { returned.max(last_effect) } else { returned }
             }
+            Seen::Nothing | Seen::Refused(_) | Seen::Found(_) | Seen::Invented(_) => last_effect,
         }
+    }
+
+    fn is_forgotten(&self, op: &Op) -> bool {
+        let somebody_died = self.hosts.iter().any(|host| 1 < host.births);
+        let replicas = if somebody_died { self.replicas(op.key) } else { return false };
+        let knows =
+            |(node, births): &(usize, u32)| replicas.contains(node) && self.hosts[*node].births == *births;
+        !op.holders.iter().any(knows)
     }
 
     /// The acknowledged mutations that supersede a PUT and were acknowledged before `by`.
@@ -280,7 +291,7 @@ impl Judge<'_> {
     }
 
     fn replicas(&self, key: usize) -> Vec<usize> {
-        let key = &self.history.keys[key];
+        let Some(key) = self.history.keys.get(key) else { return Vec::new() };
         let lists = self.hosts.iter().map(|host| host.preference_list(key));
         let Some((list, replicas)) = lists.into_iter().find(|(list, _)| !list.is_empty()) else {
             return Vec::new();

@@ -170,7 +170,6 @@ impl Stage {
 
     /// Mends everything and waits until all nodes are at rest; returns how long that took.
     fn rest(&mut self) -> Duration {
-        const STEP: Duration = Duration::from_millis(250);
         let world = &mut self.world;
         world.network.heal();
         world.network.weather = Weather { jitter: Duration::from_millis(1), ..Weather::default() };
@@ -182,13 +181,20 @@ impl Stage {
                 State::Down => world.start(node),
             }
         }
-        // The clients' last requests and repeats, which are no part of coming to rest.
-        world.run_for(REPEAT_WITHIN);
-        let mended_at = world.now;
+        let rested_after = self.wait_for_rest();
+        // The clients' last repeats, which may find a node that has just come back.
+        self.world.run_for(REPEAT_WITHIN);
+        self.wait_for_rest();
+        rested_after
+    }
+
+    fn wait_for_rest(&mut self) -> Duration {
+        const STEP: Duration = Duration::from_millis(50);
+        let begun = self.world.now;
         loop {
-            let restless = restless(world);
-            let waited = world.now.since(mended_at);
-            if restless.is_empty() && world.clients.iter().all(Client::is_idle) {
+            let restless = restless(&self.world);
+            let waited = self.world.now.since(begun);
+            if restless.is_empty() {
                 return waited;
             }
             if REST_WITHIN <= waited {
@@ -196,7 +202,7 @@ impl Stage {
                 self.violations.push(Violation { claim: "mended, the cluster comes to rest", story });
                 return waited;
             }
-            world.run_for(STEP);
+            self.world.run_for(STEP);
         }
     }
 
