@@ -5,7 +5,7 @@
 //! The search is bounded; a history that is too entangled is *unknown*, not wrong.
 
 use crate::time::Instant;
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 /// What one request did, as a step on the state "which value is there".
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,14 +64,14 @@ pub fn check(spans: &[Span], steps_max: usize) -> Verdict {
     // What was certainly answered must be put in order; what is open may be left out.
     let certain = spans.iter().filter(|span| span.returned != Instant::FAR).count();
     let mut search =
-        Search { spans: &spans, taken: vec![0; spans.len().div_ceil(64)], tried: HashSet::new() };
+        Search { spans: &spans, taken: vec![0; spans.len().div_ceil(64)], tried: BTreeSet::new() };
     search.run(certain, steps_max)
 }
 
 struct Search<'a> {
     spans: &'a [Span],
     taken: Vec<u64>,
-    tried: HashSet<(Vec<u64>, State)>,
+    tried: BTreeSet<(Vec<u64>, State)>,
 }
 
 /// A choice that was made: which request, and what was there before.
