@@ -36,7 +36,6 @@ pub struct Control {
     published: BTreeMap<SocketAddr, MemberState>,
     replicas: usize,
     partitions_log2: u8,
-    suspect_after: Duration,
     stale_after: Duration,
     ticked_at: Instant,
 }
@@ -90,7 +89,6 @@ impl Control {
             peers,
             replicas: config.replicas,
             partitions_log2: config.partitions_log2,
-            suspect_after: Duration::from_millis(config.suspect_after_ms),
             stale_after: Duration::from_millis(config.stale_after_ms),
             ticked_at: Instant::ZERO,
         };
@@ -205,7 +203,7 @@ impl Control {
         let view = self.node.view();
         for owner in self.node.replica().hints.owners() {
             let Some(index) = view.index_of(owner) else { continue };
-            if !view.is_usable(index, now, self.suspect_after) {
+            if !view.is_usable(index, now, self.node.suspect_after(now)) {
                 continue;
             }
             let due = self.node.replica().hints.take_due(owner, now, HINT_AGAIN_AFTER, HINTS_PER_TICK);

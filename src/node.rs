@@ -33,6 +33,8 @@ const PROCESS_BYTES: usize = 8 * 1024 * 1024;
 const RECORDS_SHARE: usize = 16;
 /// How often the node does what has no deadline of its own.
 const TICK_EVERY: Duration = Duration::from_millis(100);
+/// For how long this node's own lateness excuses others.
+const LATENESS_KEPT: Duration = Duration::from_secs(1);
 /// How often old tombstones and hints are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(10);
 
@@ -75,6 +77,9 @@ pub struct Node {
     hint_keep: Duration,
     ticked_at: AtomicU64,
     swept_at: AtomicU64,
+    /// How long a datagram waited for its turn lately, at most, and when that was.
+    lateness: AtomicU64,
+    late_at: AtomicU64,
 }
 
 impl Node {
@@ -117,14 +122,17 @@ impl Node {
             hint_keep: Duration::from_secs(config.hint_keep_s),
             ticked_at: AtomicU64::new(0),
             swept_at: AtomicU64::new(birth.now.as_nanos()),
+            lateness: AtomicU64::new(0),
+            late_at: AtomicU64::new(0),
         }
     }
 
     /// Handles one datagram of the client or peer lane to completion; never blocks.
     pub fn handle(&self, now: Instant, datagram: &Datagram<'_>, outbox: &mut Outbox) {
         self.notice_gap(now, outbox);
+        self.note_lateness(now, now.since(datagram.received_at));
         let view = self.view.load();
-        let mut turn = Turn { now, view: &view, outbox };
+        let mut turn = Turn { now, view: &view, suspect_after: self.suspect_after(now), outbox };
         if self.link.key().claims(datagram.bytes) {
             return self.on_frame(&mut turn, datagram);
         }
@@ -152,7 +160,26 @@ impl Node {
         for member in view.members() {
             member.peer.forgive();
         }
-        self.coordinator.abandon(&mut Turn { now, view: &view, outbox });
+        let suspect_after = self.suspect_after(now);
+        self.coordinator.abandon(&mut Turn { now, view: &view, suspect_after, outbox });
+    }
+
+    fn note_lateness(&self, now: Instant, waited: Duration) {
+        let waited = u64::try_from(waited.as_nanos()).unwrap_or(u64::MAX);
+        if self.lateness.load(Ordering::Relaxed) <= waited || !self.was_late_lately(now) {
+            self.lateness.store(waited, Ordering::Relaxed);
+            self.late_at.store(now.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    fn was_late_lately(&self, now: Instant) -> bool {
+        now.since(Instant::from_nanos(self.late_at.load(Ordering::Relaxed))) < LATENESS_KEPT
+    }
+
+    /// How long another member may be silent before it is bypassed.
+    pub(crate) fn suspect_after(&self, now: Instant) -> Duration {
+        let lateness = Duration::from_nanos(self.lateness.load(Ordering::Relaxed));
+        self.suspect_after + if self.was_late_lately(now) { lateness } else { Duration::ZERO }
     }
 
     fn on_frame(&self, turn: &mut Turn<'_>, datagram: &Datagram<'_>) {
@@ -233,7 +260,7 @@ impl Node {
     fn drop_handed_over(&self, turn: &Turn<'_>, key: &Key, version: Version) {
         let partition = turn.view.partition_of(key.as_bytes());
         let is_mine = turn.view.primaries(partition).contains(&turn.view.me());
-        if !is_mine && !self.replica.hints.has_key(key) {
+        if !is_mine && !self.replica.hints.has_key(key) && !self.coordinator.is_writing(key) {
             self.replica.undo(partition, key, version);
         }
     }
@@ -246,7 +273,7 @@ impl Node {
     pub fn tick(&self, now: Instant, outbox: &mut Outbox) {
         self.notice_gap(now, outbox);
         let view = self.view.load();
-        let mut turn = Turn { now, view: &view, outbox };
+        let mut turn = Turn { now, view: &view, suspect_after: self.suspect_after(now), outbox };
         self.coordinator.tick(&mut turn);
         let ticked_at = Instant::from_nanos(self.ticked_at.load(Ordering::Relaxed));
         if now.since(ticked_at) < TICK_EVERY {

@@ -64,25 +64,31 @@ impl Fence {
 
     /// Looks for a gap; returns `true` when this call raised the fence.
     pub fn check(&self, now: Instant) -> bool {
-        let beat = Instant::from_nanos(self.beat.load(Ordering::Relaxed));
-        if now.since(beat) <= self.after || !self.active.swap(false, Ordering::AcqRel) {
+        let beat = self.beat.load(Ordering::Relaxed);
+        if now.since(Instant::from_nanos(beat)) <= self.after {
             return false;
         }
-        self.raise(now);
-        true
+        // Many threads may see the gap; the one that moves the beat raises the fence. It may be up
+        // already: a second gap while catching up is a gap as well.
+        let moved = self.beat.compare_exchange(beat, now.as_nanos(), Ordering::AcqRel, Ordering::Relaxed);
+        if moved.is_ok() {
+            self.raise(now);
+        }
+        moved.is_ok()
     }
 
     fn raise(&self, now: Instant) {
-        self.active.store(false, Ordering::Release);
-        self.floor.store(now.as_nanos(), Ordering::Relaxed);
         let mut catch_up = self.catch_up.lock();
+        let was_active = self.active.swap(false, Ordering::AcqRel);
+        self.floor.store(now.as_nanos(), Ordering::Relaxed);
+        let since = if was_active { now } else { catch_up.since };
         let round = catch_up.round + 1;
-        *catch_up = CatchUp { round, since: now, asked_at: Instant::ZERO, waiting: None };
+        *catch_up = CatchUp { round, since, asked_at: Instant::ZERO, waiting: None };
     }
 
     /// The controller lives. Look for a gap with [`Fence::check`] first.
     pub fn beat(&self, now: Instant) {
-        self.beat.store(now.as_nanos(), Ordering::Relaxed);
+        self.beat.fetch_max(now.as_nanos(), Ordering::Relaxed);
     }
 
     /// Whether there was a gap, a start included, within this span.
@@ -196,6 +202,19 @@ mod tests {
         fence.on_hints_left(2, b, 0);
         assert_eq!(ask(4_601, &members), Pursuit::CaughtUp(Duration::from_millis(3_300)));
         assert!(fence.is_active());
+    }
+
+    #[test]
+    fn a_second_gap_while_catching_up_starts_over() {
+        let (fence, a) = (Fence::new(Duration::from_millis(300), at(0)), MemberId(1));
+        let ask = |now: u64| fence.pursue(at(now), [a].into_iter());
+        assert_eq!(ask(100), Pursuit::Ask { round: 1, members: vec![a] });
+        assert!(fence.check(at(1_000)) && !fence.check(at(1_001)));
+        assert!(fence.is_behind(at(999)));
+        fence.on_hints_left(1, a, 0);
+        assert_eq!(ask(1_100), Pursuit::Ask { round: 2, members: vec![a] }, "old answers do not count");
+        fence.on_hints_left(2, a, 0);
+        assert_eq!(ask(1_150), Pursuit::CaughtUp(Duration::from_millis(1_150)));
     }
 
     #[test]

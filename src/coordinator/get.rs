@@ -173,7 +173,7 @@ impl Coordinator {
     pub(super) fn start_read(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, key: Key) {
         self.reply_cache.expire(turn.now);
         let partition = Self::partition_of(turn, &key);
-        let holders = turn.view.holders(partition, turn.now, self.settings.suspect_after);
+        let holders = turn.view.holders(partition, turn.now, turn.suspect_after);
         let holders = holders.as_slice();
         let here = holders.iter().find(|holder| holder.member == turn.view.me());
         // Who stands in may keep something old from the last time; it does not answer before a replica.

@@ -101,6 +101,9 @@ pub struct Turn<'a> {
     pub now: Instant,
     /// The cluster as this turn sees it.
     pub view: &'a ClusterView,
+    /// A member that has been silent for longer is bypassed. Longer than the setting while this node is
+    /// late itself: answers may be waiting to be read (Lifeguard, Dadgar et al. 2017).
+    pub suspect_after: Duration,
     /// What is to be sent and counted.
     pub outbox: &'a mut Outbox,
 }

@@ -34,7 +34,7 @@ impl Coordinator {
         // Who repeats a request that was passed on has had no answer: whoever is silent by now is
         // bypassed sooner.
         let is_repeat = arrival.hops == 0 && self.clients.is_forwarded(arrival.request.short());
-        let suspect_after = self.settings.suspect_after / if is_repeat { 3 } else { 1 };
+        let suspect_after = turn.suspect_after / if is_repeat { 3 } else { 1 };
         let holders = turn.view.holders(partition, turn.now, suspect_after);
         let me = turn.view.me();
         let holders = holders.as_slice();

@@ -129,7 +129,7 @@ impl Coordinator {
             hops: 1,
         };
         let partition = Self::partition_of(turn, &key);
-        let holders = turn.view.holders(partition, turn.now, self.settings.suspect_after);
+        let holders = turn.view.holders(partition, turn.now, turn.suspect_after);
         let token = self.writes.token();
         self.reply_cache.record(turn.now, op.request, Progress::Running(token));
         self.run_write(turn, token, &arrival, partition, key, value, holders.as_slice(), false);

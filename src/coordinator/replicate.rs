@@ -111,21 +111,22 @@ impl Coordinator {
     /// Sends what the engine holds for the key to the other holders.
     pub(super) fn replicate(&self, turn: &mut Turn<'_>, token: Token, mut op: WriteOp, holders: &[Holder]) {
         let mut bytes = Vec::new();
-        let write = self.write_as_held(&op, &mut bytes);
+        let Some(write) = self.write_as_held(&op, &mut bytes) else { return self.finish(turn, &op) };
         self.send_writes(turn, token, &mut op, &write, holders);
         self.wait_or_finish(turn, token, op);
     }
 
-    /// The write to repeat: what is held by now, which is this version or a newer one.
-    fn write_as_held<'a>(&self, op: &WriteOp, bytes: &'a mut Vec<u8>) -> Write<'a> {
-        let meta = self.replica.read(op.partition, &op.key, bytes);
-        let (version, value) = match meta {
-            Some(meta) if meta.removed => (meta.version, None),
-            Some(meta) => (meta.version, Some(Value { bytes, version: meta.client_version })),
-            // Wiped meanwhile, or a removal of what was never here.
-            None => (op.version, None),
-        };
-        Write { key: op.key, version, value, request: op.request }
+    /// The write to repeat: what is held by now, which is this version or a newer one. `None` when
+    /// nothing is held any more: it was wiped, or handed over to the replica that this node stood in
+    /// for. A missing record must never become a removal.
+    fn write_as_held<'a>(&self, op: &WriteOp, bytes: &'a mut Vec<u8>) -> Option<Write<'a>> {
+        let removal = Write { key: op.key, version: op.version, value: None, request: op.request };
+        if op.only_if_present {
+            return Some(removal);
+        }
+        let meta = self.replica.read(op.partition, &op.key, bytes)?;
+        let value = Value { bytes, version: meta.client_version };
+        Some(Write { version: meta.version, value: (!meta.removed).then_some(value), ..removal })
     }
 
     pub(super) fn add_targets(&self, turn: &Turn<'_>, op: &mut WriteOp, holders: &[Holder]) {
@@ -176,7 +177,7 @@ impl Coordinator {
     pub(super) fn keep_hint(&self, turn: &mut Turn<'_>, owner: MemberId, write: &Write<'_>) -> bool {
         let kept = self.replica.hints.keep(owner, write);
         turn.outbox.count(if kept { Metric::HintsKept } else { Metric::HintsDropped });
-        let usable = |to: &u16| turn.view.is_usable(*to, turn.now, self.settings.suspect_after);
+        let usable = |to: &u16| turn.view.is_usable(*to, turn.now, turn.suspect_after);
         if let Some(to) = turn.view.index_of(owner).filter(usable) {
             self.link.send(turn.now, turn.view, to, &Message::Hint { write: *write }, turn.outbox);
         }
@@ -359,7 +360,13 @@ impl Coordinator {
     fn start_over(&self, turn: &mut Turn<'_>, token: Token, mut op: WriteOp, floor: u64) {
         self.clock.observe(floor);
         let mut bytes = Vec::new();
-        let held = self.write_as_held(&op, &mut bytes);
+        let Some(held) = self.write_as_held(&op, &mut bytes) else {
+            // This node was wiped as well, after the write.
+            if !op.answered {
+                self.finish(turn, &op);
+            }
+            return;
+        };
         op.version = self.clock.next(turn.now);
         op.restarts += 1;
         op.targets.clear();
@@ -367,7 +374,7 @@ impl Coordinator {
         if !op.only_if_present {
             let _ = self.replica.apply(op.partition, &write, true, false);
         }
-        let holders = turn.view.holders(op.partition, turn.now, self.settings.suspect_after);
+        let holders = turn.view.holders(op.partition, turn.now, turn.suspect_after);
         self.send_writes(turn, token, &mut op, &write, holders.as_slice());
         let deadline = turn.now + self.patience_with_replicas();
         if op.is_settled() {
@@ -416,12 +423,34 @@ impl Coordinator {
             return self.send_undos(turn, token, &op);
         }
         let mut bytes = Vec::new();
-        let write = self.write_as_held(&op, &mut bytes);
+        let held = self.write_as_held(&op, &mut bytes);
         let late: Vec<Target> =
             op.targets.iter().filter(|target| target.state == TargetState::Waiting).copied().collect();
         for target in late {
-            self.replace(turn, token, &target, &write);
+            match &held {
+                Some(write) => self.replace(turn, token, &target, write),
+                None => self.let_go(turn, token, &target),
+            }
         }
+    }
+
+    /// Gives a late target up without a replacement: there is nothing left to send.
+    fn let_go(&self, turn: &mut Turn<'_>, token: Token, late: &Target) {
+        let copies = self.copies_wanted(turn);
+        let changed = self.writes.update(token, |op| {
+            let is_late =
+                |target: &&mut Target| target.member == late.member && target.state == TargetState::Waiting;
+            if let Some(target) = op.targets.iter_mut().find(is_late) {
+                target.state = TargetState::Replaced;
+            }
+            self.after_change(op, copies)
+        });
+        self.follow_up(turn, token, changed);
+    }
+
+    /// Whether a write of this key is in progress here.
+    pub fn is_writing(&self, key: &Key) -> bool {
+        0 < self.writes.count(|op| op.key == *key)
     }
 
     /// Replaces a late target: its successor gets the write with a hint, or this node keeps the hint.
@@ -461,7 +490,7 @@ impl Coordinator {
             let id = turn.view.member(member).id;
             member == turn.view.me() || op.targets.iter().any(|target| target.member == id)
         };
-        let usable = |member: &u16| turn.view.is_usable(*member, turn.now, self.settings.suspect_after);
+        let usable = |member: &u16| turn.view.is_usable(*member, turn.now, turn.suspect_after);
         turn.view.fallbacks(op.partition).iter().copied().filter(usable).find(|member| !asked(*member))
     }
 }

@@ -44,7 +44,9 @@ impl Replica {
         }
         let record = Record { version: write.version, value: write.value };
         match self.engine.write(partition, &write.key, &record, may_use_reserve) {
-            Written::Stored { existed } | Written::Older { existed } => (WriteOutcome::Applied, existed),
+            Written::Stored { existed } => (WriteOutcome::Applied, existed),
+            // What is newer than a removal was not there for it to find.
+            Written::Older { existed } => (WriteOutcome::Applied, existed && write.value.is_some()),
             Written::NoSpace => (WriteOutcome::NoSpace, false),
         }
     }

@@ -196,13 +196,26 @@ impl Judge<'_> {
         let version = self.op(read).version;
         let is_younger = |id: &OpId| self.op(*id).version.is_some_and(|newer| Some(newer) < version);
         if let Some(&first) = newer.iter().find(|id| is_younger(id)) {
-            if self.claims.once {
+            if self.claims.once && !self.were_all_away(key, self.op(first).invoked, read) {
                 let what = format!("op {read} read what op {put} wrote, younger than op {first} by version");
                 return self.violate("a write happens once", key, &[put, first, read], &what);
             }
             self.findings.repeated_effects += 1;
         }
         self.judge_stale(key, read, &newer);
+    }
+
+    /// Whether all replicas of a key were paused at once before a read ended: who stands in for all of
+    /// them cannot know what they know.
+    fn were_all_away(&self, key: usize, from: Instant, read: OpId) -> bool {
+        let absences = &self.history.absences;
+        let until = self.op(read).returned.unwrap_or(Instant::FAR);
+        let is_away = |node: usize, at: Instant| {
+            absences.iter().any(|&(other, since, back)| other == node && since <= at && at < back)
+        };
+        let replicas = self.replicas(key);
+        let moments = absences.iter().map(|(_, since, _)| *since);
+        moments.filter(|at| *at < until).any(|at| replicas.iter().all(|node| is_away(*node, at.max(from))))
     }
 
     fn judge_missing(&mut self, key: usize, read: OpId, mutations: &[OpId], wipes: &[OpId]) {
