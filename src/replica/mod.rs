@@ -37,7 +37,10 @@ impl Replica {
     ) -> (WriteOutcome, bool) {
         let floor = self.wipe_floor.load(Ordering::Acquire);
         if write.version.time <= floor {
-            return (WriteOutcome::BelowWipe(floor), false);
+            // A removal that looks for something older than the wipe-out finds nothing, and that is that.
+            let outcome =
+                if only_if_present { WriteOutcome::Applied } else { WriteOutcome::BelowWipe(floor) };
+            return (outcome, false);
         }
         if only_if_present && self.engine.meta(partition, &write.key).is_none_or(|meta| meta.removed) {
             return (WriteOutcome::Applied, false);
