@@ -241,10 +241,11 @@ impl Node {
             }
             Message::CatchUp { round } => {
                 let hints = self.replica.hints.count_for(turn.view.member(from).id) as u64;
-                self.answer_peer(turn, from, &Message::HintsLeft { round, hints });
+                let remembers = 0 < self.coordinator.reply_cache_bytes();
+                self.answer_peer(turn, from, &Message::HintsLeft { round, hints, remembers });
             }
-            Message::HintsLeft { round, hints } => {
-                self.fence.on_hints_left(round, turn.view.member(from).id, hints);
+            Message::HintsLeft { round, hints, remembers } => {
+                self.fence.on_hints_left(round, turn.view.member(from).id, hints, remembers);
             }
             Message::Recall { token, request } => coordinator.on_recall(turn, from, token, request),
             Message::Recalled { token, known } => coordinator.on_recalled(turn, from, token, known),

@@ -27,6 +27,8 @@ pub struct Fence {
     beat: AtomicU64,
     floor: AtomicU64,
     active: AtomicBool,
+    /// Whether anyone remembers requests that this node may have missed, or has not said.
+    missed: AtomicBool,
     /// A leaf lock.
     catch_up: Mutex<CatchUp>,
 }
@@ -36,6 +38,8 @@ struct CatchUp {
     round: u64,
     since: Instant,
     asked_at: Instant,
+    /// Someone remembers requests, or was not heard.
+    missed: bool,
     /// Members that have not yet said that they keep nothing for us, and how often each was asked since
     /// it was last heard; `None` before the first question.
     waiting: Option<BTreeMap<MemberId, u32>>,
@@ -50,6 +54,7 @@ impl Fence {
             beat: AtomicU64::new(now.as_nanos()),
             floor: AtomicU64::new(0),
             active: AtomicBool::new(true),
+            missed: AtomicBool::new(true),
             catch_up: Mutex::default(),
         };
         fence.raise(now);
@@ -83,7 +88,8 @@ impl Fence {
         self.floor.store(now.as_nanos(), Ordering::Relaxed);
         let since = if was_active { now } else { catch_up.since };
         let round = catch_up.round + 1;
-        *catch_up = CatchUp { round, since, asked_at: Instant::ZERO, waiting: None };
+        self.missed.store(true, Ordering::Relaxed);
+        *catch_up = CatchUp { round, since, ..CatchUp::default() };
     }
 
     /// The controller lives. Look for a gap with [`Fence::check`] first.
@@ -91,10 +97,12 @@ impl Fence {
         self.beat.fetch_max(now.as_nanos(), Ordering::Relaxed);
     }
 
-    /// Whether there was a gap, a start included, within this span.
+    /// Whether requests may have been missed that are remembered elsewhere for `window`: there was a
+    /// gap (a start included) within that time, and not everybody has said that there were none.
     #[must_use]
-    pub fn was_raised_within(&self, now: Instant, span: Duration) -> bool {
-        now.since(Instant::from_nanos(self.floor.load(Ordering::Relaxed))) < span
+    pub fn may_have_missed(&self, now: Instant, window: Duration) -> bool {
+        let floor = Instant::from_nanos(self.floor.load(Ordering::Relaxed));
+        now.since(floor) < window && self.missed.load(Ordering::Relaxed)
     }
 
     /// Whether something received at this moment belongs to the time before the gap.
@@ -115,11 +123,14 @@ impl Fence {
         let mut waiting = match catch_up.waiting.take() {
             None => members.into_iter().map(|member| (member, 0)).collect(),
             Some(mut waiting) => {
+                let asked = waiting.len();
                 waiting.retain(|member, asks| members.contains(member) && *asks < ASKS_MAX);
+                catch_up.missed |= waiting.len() < asked;
                 waiting
             }
         };
         if waiting.is_empty() {
+            self.missed.store(catch_up.missed, Ordering::Relaxed);
             self.active.store(true, Ordering::Release);
             return Pursuit::CaughtUp(now.since(catch_up.since));
         }
@@ -135,12 +146,13 @@ impl Fence {
         pursuit
     }
 
-    /// A member says how many hints it still keeps for us.
-    pub fn on_hints_left(&self, round: u64, member: MemberId, hints: u64) {
+    /// A member says how many hints it still keeps for us, and whether it remembers any requests.
+    pub fn on_hints_left(&self, round: u64, member: MemberId, hints: u64, remembers: bool) {
         let mut catch_up = self.catch_up.lock();
         if catch_up.round != round {
             return;
         }
+        catch_up.missed |= remembers;
         let Some(waiting) = &mut catch_up.waiting else { return };
         if hints == 0 {
             waiting.remove(&member);
@@ -189,17 +201,17 @@ mod tests {
         let ask = |now: u64, of: &[MemberId]| fence.pursue(at(now), of.iter().copied());
         let asked = |members: &[MemberId]| Pursuit::Ask { round: 2, members: members.to_vec() };
         assert_eq!(ask(1_310, &members), asked(&members));
-        fence.on_hints_left(2, a, 0);
-        fence.on_hints_left(2, b, 7);
-        fence.on_hints_left(1, b, 0);
+        fence.on_hints_left(2, a, 0, false);
+        fence.on_hints_left(2, b, 7, false);
+        fence.on_hints_left(1, b, 0, false);
         assert_eq!(ask(1_360, &members), Pursuit::Idle, "not again so soon");
         assert_eq!(ask(1_410, &members), asked(&[b, c]));
         assert_eq!(ask(1_510, &[a, b]), asked(&[b]), "c is down");
         for round in 0..30 {
-            fence.on_hints_left(2, b, 7);
+            fence.on_hints_left(2, b, 7, false);
             assert_eq!(ask(1_610 + 100 * round, &members), asked(&[b]));
         }
-        fence.on_hints_left(2, b, 0);
+        fence.on_hints_left(2, b, 0, false);
         assert_eq!(ask(4_601, &members), Pursuit::CaughtUp(Duration::from_millis(3_300)));
         assert!(fence.is_active());
     }
@@ -211,10 +223,17 @@ mod tests {
         assert_eq!(ask(100), Pursuit::Ask { round: 1, members: vec![a] });
         assert!(fence.check(at(1_000)) && !fence.check(at(1_001)));
         assert!(fence.is_behind(at(999)));
-        fence.on_hints_left(1, a, 0);
+        fence.on_hints_left(1, a, 0, false);
         assert_eq!(ask(1_100), Pursuit::Ask { round: 2, members: vec![a] }, "old answers do not count");
-        fence.on_hints_left(2, a, 0);
+        fence.on_hints_left(2, a, 0, false);
         assert_eq!(ask(1_150), Pursuit::CaughtUp(Duration::from_millis(1_150)));
+        let window = Duration::from_secs(10);
+        assert!(!fence.may_have_missed(at(1_150), window), "nobody remembers anything");
+        assert!(fence.check(at(2_000)) && fence.may_have_missed(at(2_000), window));
+        assert_eq!(ask(2_100), Pursuit::Ask { round: 3, members: vec![a] });
+        fence.on_hints_left(3, a, 0, true);
+        assert_eq!(ask(2_150), Pursuit::CaughtUp(Duration::from_millis(150)));
+        assert!(fence.may_have_missed(at(11_999), window) && !fence.may_have_missed(at(12_000), window));
     }
 
     #[test]

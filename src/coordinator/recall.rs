@@ -27,7 +27,7 @@ pub struct RecallOp {
 impl Coordinator {
     /// Whether this node may have missed requests that others remember.
     pub(super) fn may_have_missed_requests(&self, now: Instant) -> bool {
-        self.fence.was_raised_within(now, self.settings.reply_window)
+        self.fence.may_have_missed(now, self.settings.reply_window)
     }
 
     /// Asks the other holders what became of a mutation that is new here.

@@ -194,6 +194,8 @@ pub enum Message<'a> {
         round: u64,
         /// How many hints the sender still keeps for the receiver.
         hints: u64,
+        /// The sender remembers requests; the receiver may have missed some.
+        remembers: bool,
     },
     /// What became of this request? From a coordinator that was away and may have missed it.
     Recall {
@@ -343,10 +345,11 @@ impl<'a> Message<'a> {
                 out.push(13);
                 push_u64(out, *round);
             }
-            Self::HintsLeft { round, hints } => {
+            Self::HintsLeft { round, hints, remembers } => {
                 out.push(14);
                 push_u64(out, *round);
                 push_u64(out, *hints);
+                out.push(u8::from(*remembers));
             }
             Self::Recall { token, request } => {
                 out.push(17);
@@ -438,7 +441,7 @@ impl<'a> Message<'a> {
             11 => Self::Hint { write: reader.write()? },
             12 => Self::HintStored { version: reader.version()?, key: reader.key()? },
             13 => Self::CatchUp { round: reader.u64()? },
-            14 => Self::HintsLeft { round: reader.u64()?, hints: reader.u64()? },
+            14 => Self::HintsLeft { round: reader.u64()?, hints: reader.u64()?, remembers: reader.flag()? },
             15 => Self::Ping,
             16 => Self::Pong,
             17 => Self::Recall { token: reader.u64()?, request: reader.request()? },
@@ -640,7 +643,7 @@ mod tests {
             Message::Hint { write },
             Message::HintStored { key, version },
             Message::CatchUp { round: 1 },
-            Message::HintsLeft { round: 1, hints: 2 },
+            Message::HintsLeft { round: 1, hints: 2, remembers: true },
             Message::Recall { token: 8, request },
             Message::Recalled { token: 8, known: Recollection::Nothing },
             Message::Recalled { token: 8, known: Recollection::Done(1) },
