@@ -67,7 +67,7 @@ impl Coordinator {
             (if over { Next::Remove } else { Next::Keep }, ())
         });
         match changed {
-            Some(((), Some(op))) => self.act_on(turn, &op, known),
+            Some(((), Some(op))) => self.act_on(turn, &op, from, known),
             Some(((), None)) => {}
             None => turn.outbox.count(Metric::PeerUnexpected),
         }
@@ -75,11 +75,11 @@ impl Coordinator {
 
     pub(super) fn on_recall_timeout(&self, turn: &mut Turn<'_>, token: Token) {
         if let Some(((), Some(op))) = self.recalls.update(token, |_| (Next::Remove, ())) {
-            self.act_on(turn, &op, Recollection::Nothing);
+            self.execute(turn, &op);
         }
     }
 
-    fn act_on(&self, turn: &mut Turn<'_>, op: &RecallOp, known: Recollection) {
+    fn act_on(&self, turn: &mut Turn<'_>, op: &RecallOp, from: u16, known: Recollection) {
         match known {
             Recollection::Nothing => self.execute(turn, op),
             Recollection::Running => {
@@ -87,7 +87,11 @@ impl Coordinator {
                 self.reply_cache.forget(op.request);
                 turn.outbox.count(Metric::DroppedDuplicate);
             }
-            Recollection::Replicated => self.repeat_reply(turn, op, Status::Success),
+            // Perhaps nobody finished it: whoever has it does.
+            Recollection::Replicated => {
+                self.reply_cache.forget(op.request);
+                self.forward(turn, from, &Self::arrival_of(op));
+            }
             Recollection::Done(code) => {
                 self.repeat_reply(turn, op, Status::from_code(code, Format::Protobuf));
             }
@@ -121,18 +125,17 @@ impl Coordinator {
             | Operation::GetStats
             | Operation::Unknown(_) => return,
         };
-        let arrival = Arrival {
-            client: op.client,
-            request: op.request,
-            datagram: &op.datagram,
-            waited: Duration::ZERO,
-            hops: 1,
-        };
+        let arrival = Self::arrival_of(op);
         let partition = Self::partition_of(turn, &key);
         let holders = turn.view.holders(partition, turn.now, turn.suspect_after);
         let token = self.writes.token();
         self.reply_cache.record(turn.now, op.request, Progress::Running(token));
         self.run_write(turn, token, &arrival, partition, key, value, holders.as_slice(), false);
+    }
+
+    fn arrival_of(op: &RecallOp) -> Arrival<'_> {
+        let waited = Duration::ZERO;
+        Arrival { client: op.client, request: op.request, datagram: &op.datagram, waited, hops: 1 }
     }
 
     /// A request ended at its coordinator and left no write here.
