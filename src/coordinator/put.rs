@@ -18,6 +18,16 @@ use crate::peer::{Message, Write, WriteOutcome};
 use crate::time::Duration;
 use violet_client::{Key, Response, Status, Value};
 
+/// What a mutation does, and who answers for its key now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mutation<'a> {
+    pub(super) partition: u16,
+    pub(super) key: Key,
+    /// The value to store; `None` removes.
+    pub(super) value: Option<Value<'a>>,
+    pub(super) holders: &'a [Holder],
+}
+
 /// A replica that had no memory is not offered new keys for this long.
 const SPACE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -45,8 +55,9 @@ impl Coordinator {
         // While catching up this node cannot know what exists: the next holder coordinates, unless
         // the request has come round to all of them.
         let went_round = holders.len() <= usize::from(arrival.hops);
+        let mutation = Mutation { partition, key, value, holders };
         if is_mine && (self.fence.is_active() || went_round) {
-            return self.start_write(turn, arrival, partition, key, value, holders);
+            return self.start_write(turn, arrival, &mutation);
         }
         let next_place = my_place.map_or(0, |place| if is_mine { (place + 1) % holders.len() } else { 0 });
         match holders.get(next_place).filter(|next| next.member != me) {
@@ -57,47 +68,36 @@ impl Coordinator {
                 self.clients.note_forwarded(arrival.request.short());
                 self.forward(turn, next.member, arrival);
             }
-            None => self.start_write(turn, arrival, partition, key, value, holders),
+            None => self.start_write(turn, arrival, &mutation),
         }
     }
 
-    fn start_write(
-        &self,
-        turn: &mut Turn<'_>,
-        arrival: &Arrival<'_>,
-        partition: u16,
-        key: Key,
-        value: Option<Value<'_>>,
-        holders: &[Holder],
-    ) {
+    fn start_write(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, mutation: &Mutation<'_>) {
         if self.writes.is_full() {
             return self.shed(turn, &arrival.client);
         }
         let token = self.writes.token();
         let Ok(resumed) = self.admit(turn, arrival, token) else { return };
         if !resumed && self.may_have_missed_requests(turn.now) {
-            let others = holders.iter().map(|holder| holder.member);
+            let others = mutation.holders.iter().map(|holder| holder.member);
             let others: Vec<u16> = others.filter(|member| *member != turn.view.me()).collect();
             if !others.is_empty() {
                 return self.recall(turn, arrival, &others);
             }
         }
-        self.run_write(turn, token, arrival, partition, key, value, holders, resumed);
+        self.run_write(turn, token, arrival, mutation, resumed);
     }
 
     /// Executes an admitted mutation, or finishes one that another coordinator began (`resumed`).
-    #[allow(clippy::too_many_arguments)]
     pub(super) fn run_write(
         &self,
         turn: &mut Turn<'_>,
         token: Token,
         arrival: &Arrival<'_>,
-        partition: u16,
-        key: Key,
-        value: Option<Value<'_>>,
-        holders: &[Holder],
+        mutation: &Mutation<'_>,
         resumed: bool,
     ) {
+        let Mutation { partition, key, value, holders } = *mutation;
         turn.outbox.count(Metric::WritesCoordinated);
         let meta = self.replica.meta(partition, &key);
         let existed = meta.is_some_and(|meta| !meta.removed);

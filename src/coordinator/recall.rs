@@ -6,6 +6,7 @@
 //! decides; when all know nothing, or are late, it is new. In quiet times nobody asks.
 
 use super::pending::Next;
+use super::put::Mutation;
 use super::reply_cache::Progress;
 use super::{Arrival, Client, Coordinator, Turn};
 use crate::ids::{MemberId, RequestKey, Token};
@@ -130,7 +131,8 @@ impl Coordinator {
         let holders = turn.view.holders(partition, turn.now, turn.suspect_after);
         let token = self.writes.token();
         self.reply_cache.record(turn.now, op.request, Progress::Running(token));
-        self.run_write(turn, token, &arrival, partition, key, value, holders.as_slice(), false);
+        let mutation = Mutation { partition, key, value, holders: holders.as_slice() };
+        self.run_write(turn, token, &arrival, &mutation, false);
     }
 
     fn arrival_of(op: &RecallOp) -> Arrival<'_> {
