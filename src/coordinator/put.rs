@@ -109,7 +109,8 @@ impl Coordinator {
             version: Version::default(),
             phase: Phase::Writing,
             removal: value.is_none(),
-            only_if_present: value.is_none() && !existed,
+            // With no replica in reach nobody knows: the removal is kept, with hints, like a write.
+            only_if_present: value.is_none() && !existed && holders.iter().any(|holder| holder.primary),
             existed,
             answered: false,
             restarts: 0,
