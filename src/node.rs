@@ -212,9 +212,7 @@ impl Node {
                 let waited = Duration::from_millis(waited_ms.into());
                 coordinator.on_forward(turn, front_end, client, waited, hops, &datagram);
             }
-            Message::Reply { client, remember, datagram } => {
-                coordinator.on_reply(turn, client, remember, datagram);
-            }
+            Message::Reply { client, datagram } => coordinator.on_reply(turn, client, datagram),
             Message::Write { .. } => coordinator.on_write(turn, from, message),
             Message::Stored { token, outcome, existed } => {
                 coordinator.on_stored(turn, from, token, outcome, existed);

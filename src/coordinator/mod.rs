@@ -342,16 +342,16 @@ impl Coordinator {
     /// Sends the reply of a request, the way its client can take it, and settles it in the ledger.
     fn answer(&self, turn: &mut Turn<'_>, client: &Client, response: &Response<'_>) {
         turn.outbox.count(Metric::Answered);
-        self.reply(turn, client, response, false);
+        self.reply(turn, client, response);
     }
 
-    fn reply(&self, turn: &mut Turn<'_>, client: &Client, response: &Response<'_>, remember: bool) {
-        let front_end = client.front_end.filter(|_| client.needs_proxy || remember);
+    fn reply(&self, turn: &mut Turn<'_>, client: &Client, response: &Response<'_>) {
+        let front_end = client.front_end.filter(|_| client.needs_proxy);
         if let Some(front_end) = front_end.and_then(|member| turn.view.index_of(member)) {
             turn.outbox.count(Metric::RepliesProxied);
             let mut datagram = Vec::new();
             wire::encode_response(client.format, response, &mut datagram);
-            let message = Message::Reply { client: client.address, remember, datagram: &datagram };
+            let message = Message::Reply { client: client.address, datagram: &datagram };
             self.link.send(turn.now, turn.view, front_end, &message, turn.outbox);
         } else {
             turn.outbox.send(Lane::Client, client.address, |out| {
@@ -361,11 +361,8 @@ impl Coordinator {
     }
 
     /// A reply that this front end is to pass on.
-    pub fn on_reply(&self, turn: &mut Turn<'_>, client: SocketAddr, remember: bool, datagram: &[u8]) {
+    pub fn on_reply(&self, turn: &mut Turn<'_>, client: SocketAddr, datagram: &[u8]) {
         turn.outbox.count(Metric::RepliesForeign);
-        if remember {
-            self.clients.note_repeat(turn.now, client.ip());
-        }
         turn.outbox.send(Lane::Client, client, |out| out.extend_from_slice(datagram));
     }
 
@@ -376,7 +373,7 @@ impl Coordinator {
         if client.format == Format::Protobuf {
             let response = Response::of_status(client.id, Status::Overload);
             let response = Response { overload_wait_ms: Some(OVERLOAD_WAIT_MS), ..response };
-            self.reply(turn, client, &response, false);
+            self.reply(turn, client, &response);
         }
     }
 
@@ -398,10 +395,8 @@ impl Coordinator {
             Admission::Known(Progress::Done(status)) => {
                 turn.outbox.count(Metric::RepliesRepeated);
                 turn.outbox.count(Metric::Answered);
-                // It was answered before and asks again: perhaps it cannot hear us.
-                let remember = self.settings.reply_mode == ReplyMode::Auto;
                 let response = Response::of_status(arrival.client.id, status);
-                self.reply(turn, &arrival.client, &response, remember);
+                self.reply(turn, &arrival.client, &response);
                 Err(())
             }
             Admission::Full => {

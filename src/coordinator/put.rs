@@ -12,6 +12,7 @@ use super::replicate::{Phase, WriteOp};
 use super::reply_cache::Progress;
 use super::{Arrival, Coordinator, Turn};
 use crate::cluster::Holder;
+use crate::config::ReplyMode;
 use crate::ids::{Token, Version};
 use crate::metrics::Metric;
 use crate::peer::{Message, Write, WriteOutcome};
@@ -62,11 +63,17 @@ impl Coordinator {
         let next_place = my_place.map_or(0, |place| if is_mine { (place + 1) % holders.len() } else { 0 });
         match holders.get(next_place).filter(|next| next.member != me) {
             Some(next) => {
-                if !is_repeat {
-                    self.clients.note_asked(turn.now, arrival.client.address.ip());
+                let ip = arrival.client.address.ip();
+                let mut arrival = *arrival;
+                if is_repeat && self.settings.reply_mode == ReplyMode::Auto {
+                    // Perhaps it was answered directly and cannot hear others.
+                    self.clients.note_repeat(turn.now, ip);
+                    arrival.client.needs_proxy = true;
+                } else {
+                    self.clients.note_asked(turn.now, ip);
                 }
                 self.clients.note_forwarded(arrival.request.short());
-                self.forward(turn, next.member, arrival);
+                self.forward(turn, next.member, &arrival);
             }
             None => self.start_write(turn, arrival, &mutation),
         }

@@ -422,7 +422,11 @@ impl Coordinator {
         if undoing {
             return self.send_undos(turn, token, &op);
         }
+        if op.only_if_present {
+            self.remove_for_certain(turn, token, &op);
+        }
         let mut bytes = Vec::new();
+        let op = WriteOp { only_if_present: false, ..op };
         let held = self.write_as_held(&op, &mut bytes);
         let late: Vec<Target> =
             op.targets.iter().filter(|target| target.state == TargetState::Waiting).copied().collect();
@@ -432,6 +436,23 @@ impl Coordinator {
                 None => self.let_go(turn, token, &target),
             }
         }
+    }
+
+    /// A holder is late to say whether it has the key that is to be removed, and may remove it yet: from
+    /// here on the removal is kept like any other write, with hints for whoever has not spoken.
+    fn remove_for_certain(&self, turn: &mut Turn<'_>, token: Token, op: &WriteOp) {
+        let write = Write { key: op.key, version: op.version, value: None, request: op.request };
+        let _ = self.replica.apply(op.partition, &write, true, false);
+        for &primary in turn.view.primaries(op.partition) {
+            let id = turn.view.member(primary).id;
+            if primary != turn.view.me() && !op.targets.iter().any(|target| target.member == id) {
+                self.keep_hint(turn, id, &write);
+            }
+        }
+        self.writes.update(token, |op| {
+            op.only_if_present = false;
+            (Next::Keep, ())
+        });
     }
 
     /// Gives a late target up without a replacement: there is nothing left to send.

@@ -84,8 +84,6 @@ pub enum Message<'a> {
     Reply {
         /// Who asked.
         client: SocketAddr,
-        /// The client repeated a request that was answered: perhaps it needs this always.
-        remember: bool,
         /// The reply's datagram.
         datagram: &'a [u8],
     },
@@ -263,10 +261,9 @@ impl<'a> Message<'a> {
                 out.push(*hops);
                 out.extend_from_slice(datagram);
             }
-            Self::Reply { client, remember, datagram } => {
+            Self::Reply { client, datagram } => {
                 out.push(2);
                 push_address(out, *client);
-                out.push(u8::from(*remember));
                 out.extend_from_slice(datagram);
             }
             Self::Write { token, write, hint_for, replaces, only_if_present } => {
@@ -390,7 +387,7 @@ impl<'a> Message<'a> {
                 hops: reader.u8()?,
                 datagram: reader.rest(),
             },
-            2 => Self::Reply { client: reader.address()?, remember: reader.flag()?, datagram: reader.rest() },
+            2 => Self::Reply { client: reader.address()?, datagram: reader.rest() },
             3 => {
                 let (token, hint_for, flags) = (reader.u64()?, reader.u64()?, reader.u8()?);
                 Self::Write {
@@ -609,7 +606,7 @@ mod tests {
                 hops: 1,
                 datagram: b"datagram",
             },
-            Message::Reply { client, remember: true, datagram: b"reply" },
+            Message::Reply { client, datagram: b"reply" },
             Message::Write {
                 token: 1,
                 write,
