@@ -29,6 +29,9 @@ const BUCKETS_PER_WINDOW: u32 = 4;
 /// between half and all full.
 const RECORD_BYTES: usize = 48;
 const _: () = assert!(size_of::<Record>() == 32);
+/// What records may take beyond the node's budget: a node that is full of values must still answer
+/// removals and overwrites, which need a record each. The process has that much room to its limit.
+const OVERDRAFT_BYTES: usize = 4 * 1024 * 1024;
 /// How often expiry runs at most.
 pub const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
@@ -239,7 +242,8 @@ impl ReplyCache {
             shard.push_back(Bucket { opened: now, records: HashTable::new() });
         }
         let held: usize = shard.iter().map(|bucket| bucket.records.len()).sum();
-        if self.bytes_max / SHARDS < (held + 1) * RECORD_BYTES || !self.budget.take(RECORD_BYTES, 0) {
+        let has_room = (held + 1) * RECORD_BYTES <= self.bytes_max / SHARDS;
+        if !has_room || !self.budget.overdraw(RECORD_BYTES, OVERDRAFT_BYTES) {
             return false;
         }
         let bucket = shard.back_mut().expect("a bucket was just made sure of");

@@ -109,6 +109,17 @@ impl Budget {
             .is_ok()
     }
 
+    /// Takes bytes beyond the limit, as long as no more than `beyond_bytes` are taken beyond it.
+    #[must_use]
+    pub fn overdraw(&self, bytes: usize, beyond_bytes: usize) -> bool {
+        let ceiling = self.limit_bytes + beyond_bytes;
+        self.used_bytes
+            .try_update(Ordering::Relaxed, Ordering::Relaxed, |used| {
+                used.checked_add(bytes).filter(|used| *used <= ceiling)
+            })
+            .is_ok()
+    }
+
     /// Takes bytes that are spent already, even beyond the limit.
     pub fn charge(&self, bytes: usize) {
         self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
