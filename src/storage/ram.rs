@@ -34,6 +34,9 @@ const INDEX_ENTRY_BYTES: usize = 5;
 const GRAVE_BYTES: usize = size_of::<Grave>();
 /// End of a chain.
 const NIL: u32 = u32::MAX;
+/// When there is no other memory, tombstones older than this go. Frames between members are refused
+/// when they are older, so only a hint could still bring back what such a tombstone removed.
+const TOMBSTONE_NANOS_MIN: u64 = 5_000_000_000;
 /// Tombstones looked at in one sweep of one shard.
 const SWEEP_MAX: usize = 256;
 
@@ -146,12 +149,15 @@ impl Ram {
     fn shard(&self, partition: u16) -> &Mutex<Shard> {
         &self.shards[usize::from(partition) % self.shards.len()]
     }
-}
 
-impl Engine for Ram {
-    fn write(&self, partition: u16, key: &Key, record: &Record<'_>, may_use_reserve: bool) -> Written {
-        let hash = self.hasher.hash_one(key.as_bytes());
-        let mut shard = self.shard(partition).lock();
+    fn write_if_room(
+        &self,
+        shard: &mut Shard,
+        hash: u64,
+        key: &Key,
+        record: &Record<'_>,
+        may_use_reserve: bool,
+    ) -> Written {
         let new = Header::of(key, record);
         let old = shard.find(hash, key);
         let old_header = old.map(|block| shard.header(block));
@@ -174,6 +180,25 @@ impl Engine for Ram {
             shard.graves.push_back(Grave { version: new.version, hash, block: head });
         }
         Written::Stored { existed }
+    }
+}
+
+impl Engine for Ram {
+    fn write(&self, partition: u16, key: &Key, record: &Record<'_>, may_use_reserve: bool) -> Written {
+        let hash = self.hasher.hash_one(key.as_bytes());
+        let mut shard = self.shard(partition).lock();
+        loop {
+            let written = self.write_if_room(&mut shard, hash, key, record, may_use_reserve);
+            if written != Written::NoSpace {
+                return written;
+            }
+            // Removal marks must not hold the space of what they removed.
+            let swept = shard.sweep(record.version.time.saturating_sub(TOMBSTONE_NANOS_MIN));
+            self.budget.give(swept * GRAVE_BYTES);
+            if swept == 0 {
+                return Written::NoSpace;
+            }
+        }
     }
 
     fn read(&self, partition: u16, key: &Key, value: &mut Vec<u8>) -> Option<Meta> {
@@ -484,6 +509,22 @@ mod tests {
         }
         let again = (0..).take_while(|number| put(&engine, *number, 4, &value) != Written::NoSpace).count();
         assert!(stored <= again + stored / 50, "{again} of {stored} fit again");
+    }
+
+    #[test]
+    fn removed_small_values_make_room_for_large_ones() {
+        let (engine, _) = engine(32 << 20);
+        let small = (0..).take_while(|number| put(&engine, *number, 1, b"x") != Written::NoSpace).count();
+        for number in 0..small as u32 {
+            assert_eq!(remove(&engine, number, 2), Written::Stored { existed: true });
+        }
+        let large = vec![7; 10_000];
+        let fill = |from: u32, time: u64| {
+            (from..).take_while(|number| put(&engine, *number, time, &large) != Written::NoSpace).count()
+        };
+        let at_once = fill(1_000_000, 3);
+        let later = fill(2_000_000, 3 + TOMBSTONE_NANOS_MIN);
+        assert!(at_once < 200 && 2_000 < later, "{at_once} at once, {later} later");
     }
 
     #[test]
