@@ -101,7 +101,7 @@ impl Control {
         if self.node.fence().is_behind(datagram.received_at) {
             return outbox.count(Metric::PeerFenced);
         }
-        let Some((envelope, packet)) = self.key.open(datagram.bytes) else {
+        let Some((envelope, packet)) = self.key.open(self.me.id, datagram.bytes) else {
             return outbox.count(Metric::PeerForged);
         };
         // A member that is not known yet announces itself; gossip itself decides about it.
@@ -171,7 +171,7 @@ impl Control {
             };
             let key = &self.key;
             outbox.send(Lane::Gossip, to, |out| {
-                key.seal(&envelope, out, |out| out.extend_from_slice(&packet));
+                key.seal(MemberId::of(to), &envelope, out, |out| out.extend_from_slice(&packet));
             });
         }
     }

@@ -104,7 +104,7 @@ impl Node {
             clock: HybridClock::new(birth.seed),
             replica: Arc::clone(&replica),
             fence: Arc::clone(&fence),
-            reply_cache: ReplyCache::new(window, share(config.reply_cache_mib), Arc::clone(&budget)),
+            reply_cache: ReplyCache::new(window, share(config.reply_cache_mib) / 2, Arc::clone(&budget)),
             pending_max: config.pending_max,
             seed: birth.seed,
         });
@@ -186,7 +186,7 @@ impl Node {
         if self.fence.is_behind(datagram.received_at) {
             return turn.outbox.count(Metric::PeerFenced);
         }
-        let Some((envelope, body)) = self.link.key().open(datagram.bytes) else {
+        let Some((envelope, body)) = self.link.key().open(self.me, datagram.bytes) else {
             return turn.outbox.count(Metric::PeerForged);
         };
         let Some(from) = turn.view.index_of(envelope.sender).filter(|from| *from != turn.view.me()) else {

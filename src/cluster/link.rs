@@ -67,7 +67,7 @@ impl Link {
             | Message::Pong => Lane::Replication,
         };
         outbox.send(lane, member.address, |out| {
-            self.key.seal(&envelope, out, |out| message.encode(out));
+            self.key.seal(member.id, &envelope, out, |out| message.encode(out));
         });
     }
 }

@@ -3,7 +3,8 @@
 //! The record lives with the key's owners, not with the front end, and its name is a digest of the
 //! whole datagram, the client's id included ([`RequestKey`]). It is made before the request is
 //! executed. Only the status is kept: replies to PUT, REMOVE and WIPEOUT say nothing else, and GET is
-//! never cached. A record takes 32 bytes.
+//! never cached. A record takes 16 bytes, and 64 bits of the digest name it: among a million records a
+//! new request is taken for a known one in one of 10^13 cases.
 //!
 //! Records sit in time buckets. Expiry drops a whole bucket: on the GET path and with the node's tick,
 //! at most every five seconds, and whenever a new bucket is opened, so that a node that only takes
@@ -22,16 +23,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use violet_client::Status;
 use violet_client::wire::Format;
 
-const SHARDS: usize = 8;
+/// Many, so that a table that grows is small.
+const SHARDS: usize = 64;
 /// A window is this many buckets: a record lives for the window and at most one bucket more.
 const BUCKETS_PER_WINDOW: u32 = 4;
 /// Bytes that a record costs: itself, its control byte, and the free room of a hash table that is
 /// between half and all full.
-const RECORD_BYTES: usize = 48;
-const _: () = assert!(size_of::<Record>() == 32);
+const RECORD_BYTES: usize = 36;
+const _: () = assert!(size_of::<Record>() == 16);
 /// What records may take beyond the node's budget: a node that is full of values must still answer
 /// removals and overwrites, which need a record each. The process has that much room to its limit.
-const OVERDRAFT_BYTES: usize = 4 * 1024 * 1024;
+const OVERDRAFT_BYTES: usize = 2 * 1024 * 1024;
 /// How often expiry runs at most.
 pub const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
@@ -74,55 +76,67 @@ struct Bucket {
     records: HashTable<Record>,
 }
 
+/// A record, packed: the low bits say which kind it is, the next when it was made (in steps of its
+/// bucket's span), the others which token or status (as its protobuf code) it has.
 #[derive(Clone, Copy, Debug)]
 struct Record {
-    request: RequestKey,
-    /// A token, or a status (as its protobuf code), as `kind` says.
-    what: u64,
-    kind: Kind,
-    /// When, in milliseconds since the bucket was opened.
-    after_ms: u32,
+    request: u64,
+    packed: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Running,
-    Done,
-    Replicated,
-}
+const KIND_BITS: u32 = 2;
+const STEP_BITS: u32 = 10;
+const STEPS: u32 = 1 << STEP_BITS;
+const RUNNING: u64 = 0;
+const DONE: u64 = 1;
+const REPLICATED: u64 = 2;
 
 impl Record {
-    fn new(request: RequestKey, progress: Progress, after: Duration) -> Self {
-        let after_ms = u32::try_from(after.as_millis()).unwrap_or(u32::MAX);
-        let mut record = Self { request, what: 0, kind: Kind::Replicated, after_ms };
+    fn new(request: RequestKey, progress: Progress, after: Duration, span: Duration) -> Self {
+        let step = span / STEPS;
+        let steps = after.as_nanos() / step.as_nanos().max(1);
+        let step = u64::try_from(steps).unwrap_or(u64::MAX).min(u64::from(STEPS - 1));
+        let mut record = Self { request: request.short(), packed: step << KIND_BITS };
         record.set(progress);
         record
     }
 
     fn set(&mut self, progress: Progress) {
-        (self.kind, self.what) = match progress {
-            Progress::Running(token) => (Kind::Running, token),
-            Progress::Done(status) => (Kind::Done, status.code(Format::Protobuf).into()),
-            Progress::Replicated => (Kind::Replicated, 0),
+        let (kind, what) = match progress {
+            Progress::Running(token) => (RUNNING, token),
+            Progress::Done(status) => (DONE, status.code(Format::Protobuf).into()),
+            Progress::Replicated => (REPLICATED, 0),
         };
+        let step = self.packed & (u64::from(STEPS - 1) << KIND_BITS);
+        self.packed = what << (KIND_BITS + STEP_BITS) | step | kind;
+    }
+
+    fn kind(&self) -> u64 {
+        self.packed & ((1 << KIND_BITS) - 1)
+    }
+
+    /// How long after the opening of its bucket it was made.
+    fn after(&self, span: Duration) -> Duration {
+        span / STEPS * ((self.packed >> KIND_BITS) as u32 & (STEPS - 1))
     }
 
     fn progress(&self) -> Progress {
-        match self.kind {
-            Kind::Running => Progress::Running(self.what),
-            Kind::Done => Progress::Done(Status::from_code(self.what as u32, Format::Protobuf)),
-            Kind::Replicated => Progress::Replicated,
+        let what = self.packed >> (KIND_BITS + STEP_BITS);
+        match self.kind() {
+            RUNNING => Progress::Running(what),
+            DONE => Progress::Done(Status::from_code(what as u32, Format::Protobuf)),
+            _ => Progress::Replicated,
         }
     }
 }
 
 impl Bucket {
     fn find(&self, request: RequestKey) -> Option<&Record> {
-        self.records.find(request.short(), |record| record.request == request)
+        self.records.find(request.short(), |record| record.request == request.short())
     }
 
     fn find_mut(&mut self, request: RequestKey) -> Option<&mut Record> {
-        self.records.find_mut(request.short(), |record| record.request == request)
+        self.records.find_mut(request.short(), |record| record.request == request.short())
     }
 }
 
@@ -157,8 +171,8 @@ impl ReplyCache {
         let mut shard = self.shard(request).lock();
         for bucket in shard.iter_mut() {
             if let Some(record) = bucket.find_mut(request) {
-                let weaker = progress == Progress::Replicated && record.kind != Kind::Replicated;
-                if record.kind != Kind::Done && !weaker {
+                let weaker = progress == Progress::Replicated && record.kind() != REPLICATED;
+                if record.kind() != DONE && !weaker {
                     record.set(progress);
                 }
                 return;
@@ -176,7 +190,8 @@ impl ReplyCache {
     /// Forgets a mutation that did not happen.
     pub fn forget(&self, request: RequestKey) {
         for bucket in self.shard(request).lock().iter_mut() {
-            let found = bucket.records.find_entry(request.short(), |record| record.request == request);
+            let found =
+                bucket.records.find_entry(request.short(), |record| record.request == request.short());
             if let Ok(entry) = found {
                 entry.remove();
                 self.budget.give(RECORD_BYTES);
@@ -226,7 +241,7 @@ impl ReplyCache {
 
     fn find(&self, shard: &VecDeque<Bucket>, now: Instant, request: RequestKey) -> Option<Progress> {
         let (bucket, record) = shard.iter().rev().find_map(|bucket| Some((bucket, bucket.find(request)?)))?;
-        let recorded = bucket.opened + Duration::from_millis(record.after_ms.into());
+        let recorded = bucket.opened + record.after(self.bucket_span());
         (now.since(recorded) <= self.window).then(|| record.progress())
     }
 
@@ -247,9 +262,9 @@ impl ReplyCache {
             return false;
         }
         let bucket = shard.back_mut().expect("a bucket was just made sure of");
-        let record = Record::new(request, progress, now.since(bucket.opened));
-        let is_it = |record: &Record| record.request == request;
-        match bucket.records.entry(request.short(), is_it, |record| record.request.short()) {
+        let record = Record::new(request, progress, now.since(bucket.opened), self.bucket_span());
+        let is_it = |record: &Record| record.request == request.short();
+        match bucket.records.entry(request.short(), is_it, |record| record.request) {
             Entry::Occupied(mut entry) => {
                 *entry.get_mut() = record;
                 self.budget.give(RECORD_BYTES);
@@ -300,11 +315,11 @@ mod tests {
 
     #[test]
     fn when_it_is_full_new_requests_are_refused_and_none_is_forgotten() {
-        let (cache, budget) = cache(8 * 10 * RECORD_BYTES);
+        let (cache, budget) = cache(SHARDS * 2 * RECORD_BYTES);
         let admitted: Vec<u64> = (0..200)
             .filter(|number| cache.begin(at(*number), request(*number), 1) == Admission::New)
             .collect();
-        assert_eq!(admitted.len(), 80);
+        assert_eq!(admitted.len(), SHARDS * 2);
         for number in admitted {
             assert_eq!(cache.begin(at(300), request(number), 2), Admission::Known(Progress::Running(1)));
         }
@@ -316,9 +331,9 @@ mod tests {
 
     #[test]
     fn a_node_that_only_takes_writes_does_not_fill_up() {
-        let (cache, _) = cache(SHARDS * 30 * RECORD_BYTES);
+        let (cache, _) = cache(SHARDS * 4 * RECORD_BYTES);
         for number in 0..10_000 {
-            // Ten records a second: a window and a bucket of them is 125 to 150, there is room for 240.
+            // Ten records a second: a window and a bucket of them is 125 to 150, there is room for 256.
             let admission = cache.begin(at(number * 100), request(number), 1);
             assert_eq!(admission, Admission::New, "record {number}");
         }

@@ -4,8 +4,9 @@
 //! magic(4) tag(16) sender(8) generation(8) sequence(8) sent_at(8) kind(1) body
 //! ```
 //!
-//! The tag is a keyed BLAKE3 hash, cut to 16 bytes, over everything behind it, under a key derived
-//! from the cluster's key (one for each magic). Sequence numbers run per sender and receiver; the
+//! The tag is a keyed BLAKE3 hash, cut to 16 bytes, over the receiver's name (which is not sent: the
+//! receiver knows it) and everything behind the tag, under a key derived from the cluster's key (one
+//! for each magic). So a frame copied to another member opens nowhere. Sequence numbers run per sender and receiver; the
 //! receiver's window ([`crate::cluster::Peer::accept`]) refuses what it has seen, and the send time
 //! refuses what was on its way for too long. A client's address is only ever taken from here.
 //!
@@ -73,8 +74,14 @@ impl FrameKey {
         bytes.starts_with(&self.magic)
     }
 
-    /// Appends a frame whose body `body` appends.
-    pub fn seal(&self, envelope: &Envelope, out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
+    /// Appends a frame for one receiver, whose body `body` appends.
+    pub fn seal(
+        &self,
+        receiver: MemberId,
+        envelope: &Envelope,
+        out: &mut Vec<u8>,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
         let start = out.len();
         out.extend_from_slice(&self.magic);
         out.extend_from_slice(&[0; TAG_BYTES]);
@@ -83,18 +90,19 @@ impl FrameKey {
             out.extend_from_slice(&number.to_le_bytes());
         }
         body(out);
-        let tag = self.tag(&out[start + SEALED_FROM..]);
+        let tag = self.tag(receiver, &out[start + SEALED_FROM..]);
         out[start + self.magic.len()..start + SEALED_FROM].copy_from_slice(&tag);
     }
 
-    /// Checks the tag and returns the envelope and the body; `None` when it is not authentic.
+    /// Checks the tag and returns the envelope and the body; `None` when it is not authentic, or was
+    /// sealed for somebody else.
     #[must_use]
-    pub fn open<'a>(&self, bytes: &'a [u8]) -> Option<(Envelope, &'a [u8])> {
+    pub fn open<'a>(&self, receiver: MemberId, bytes: &'a [u8]) -> Option<(Envelope, &'a [u8])> {
         if bytes.len() < ENVELOPE_BYTES || !self.claims(bytes) {
             return None;
         }
         let claimed = bytes[self.magic.len()..].first_chunk::<TAG_BYTES>()?;
-        if !constant_time_eq::constant_time_eq_16(claimed, &self.tag(&bytes[SEALED_FROM..])) {
+        if !constant_time_eq::constant_time_eq_16(claimed, &self.tag(receiver, &bytes[SEALED_FROM..])) {
             return None;
         }
         let mut reader = Reader(&bytes[SEALED_FROM..]);
@@ -107,8 +115,11 @@ impl FrameKey {
         Some((envelope, reader.0))
     }
 
-    fn tag(&self, sealed: &[u8]) -> [u8; TAG_BYTES] {
-        let hash = blake3::keyed_hash(&self.key, sealed);
+    fn tag(&self, receiver: MemberId, sealed: &[u8]) -> [u8; TAG_BYTES] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        hasher.update(&receiver.0.to_le_bytes());
+        hasher.update(sealed);
+        let hash = hasher.finalize();
         *hash.as_bytes().first_chunk().expect("a hash has 32 bytes")
     }
 }
@@ -119,19 +130,20 @@ mod tests {
 
     #[test]
     fn a_frame_opens_only_unchanged_and_under_its_own_key() {
-        let key = FrameKey::peer(&[1; 32]);
+        let (key, to) = (FrameKey::peer(&[1; 32]), MemberId(9));
         let envelope =
             Envelope { sender: MemberId(1), generation: 2, sequence: 3, sent_at: Instant::from_nanos(4) };
         let mut frame = Vec::new();
-        key.seal(&envelope, &mut frame, |out| out.extend_from_slice(b"body"));
-        assert_eq!(key.open(&frame), Some((envelope, &b"body"[..])));
-        assert_eq!(FrameKey::peer(&[2; 32]).open(&frame), None);
-        assert_eq!(FrameKey::gossip(&[1; 32]).open(&frame), None);
+        key.seal(to, &envelope, &mut frame, |out| out.extend_from_slice(b"body"));
+        assert_eq!(key.open(to, &frame), Some((envelope, &b"body"[..])));
+        assert_eq!(FrameKey::peer(&[2; 32]).open(to, &frame), None);
+        assert_eq!(key.open(MemberId(8), &frame), None, "it is for somebody else");
+        assert_eq!(FrameKey::gossip(&[1; 32]).open(to, &frame), None);
         for bit in 0..frame.len() * 8 {
             let mut damaged = frame.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(key.open(&damaged), None, "bit {bit}");
+            assert_eq!(key.open(to, &damaged), None, "bit {bit}");
         }
-        assert_eq!(key.open(&frame[..ENVELOPE_BYTES - 1]), None);
+        assert_eq!(key.open(to, &frame[..ENVELOPE_BYTES - 1]), None);
     }
 }
