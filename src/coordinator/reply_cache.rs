@@ -33,7 +33,7 @@ const RECORD_BYTES: usize = 36;
 const _: () = assert!(size_of::<Record>() == 16);
 /// What records may take beyond the node's budget: a node that is full of values must still answer
 /// removals and overwrites, which need a record each. The process has that much room to its limit.
-const OVERDRAFT_BYTES: usize = 2 * 1024 * 1024;
+const OVERDRAFT_BYTES: usize = 1024 * 1024;
 /// How often expiry runs at most.
 pub const EXPIRE_EVERY: Duration = Duration::from_secs(5);
 
