@@ -5,10 +5,11 @@
 //! or a datagram was lost. So the repeat itself is answered through the front end, and the client is
 //! remembered (by IP address, for a while) when nearly all its requests come twice.
 
+use crate::ids::RequestKey;
 use crate::time::{Duration, Instant};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// How long a client is answered through the front end before a direct reply is tried again.
@@ -21,27 +22,39 @@ const REQUESTS: usize = 8_192;
 const COUNTS: usize = 256;
 /// How long requests and repeats are counted before the count starts again.
 const COUNTED_FOR: Duration = Duration::from_secs(10);
+/// A repeat that comes sooner is no sign of a client that waited in vain (the quickest wait 100 ms).
+const REPEAT_AFTER_MIN: Duration = Duration::from_millis(80);
 /// Repeats that it takes at least, so that a lost datagram or a test of at-most-once is not enough.
 const REPEATS_MIN: u32 = 4;
 
-/// Digests of requests; a newer one takes an older one's place.
+/// Digests of requests and when they came; a newer one takes an older one's place.
 #[derive(Debug)]
-struct Recent(Vec<AtomicU64>);
+struct Recent(Vec<(AtomicU64, AtomicU64)>);
 
 impl Recent {
-    fn note(&self, digest: u64) {
-        self.0[digest as usize % REQUESTS].store(digest, Ordering::Relaxed);
+    fn note(&self, now: Instant, digest: u64) {
+        let (noted, at) = &self.0[digest as usize % REQUESTS];
+        noted.store(digest, Ordering::Relaxed);
+        at.store(now.as_nanos(), Ordering::Relaxed);
     }
 
-    fn contains(&self, digest: u64) -> bool {
-        self.0[digest as usize % REQUESTS].load(Ordering::Relaxed) == digest
+    /// How long ago it was noted last.
+    fn age(&self, now: Instant, digest: u64) -> Option<Duration> {
+        let (noted, at) = &self.0[digest as usize % REQUESTS];
+        let is_it = noted.load(Ordering::Relaxed) == digest;
+        is_it.then(|| now.since(Instant::from_nanos(at.load(Ordering::Relaxed))))
     }
 }
 
 impl Default for Recent {
     fn default() -> Self {
-        Self((0..REQUESTS).map(|_| AtomicU64::new(0)).collect())
+        Self((0..REQUESTS).map(|_| Default::default()).collect())
     }
+}
+
+/// One datagram of one socket: clients repeat from the socket that they asked from.
+fn digest_of(request: RequestKey, from: SocketAddr) -> u64 {
+    request.short().wrapping_add(u64::from(from.port()).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
 /// Requests of a client that others answer, and repeats of such.
@@ -104,7 +117,7 @@ impl Clients {
     }
 
     /// Notes a repeat of a request that was answered; the client is remembered when that is its habit.
-    pub fn note_repeat(&self, now: Instant, client: IpAddr) {
+    fn note_repeat(&self, now: Instant, client: IpAddr) {
         let counts = self.counts(now, client);
         let repeated = counts.repeated.fetch_add(1, Ordering::Relaxed) + 1;
         let asked = counts.asked.load(Ordering::Relaxed);
@@ -133,26 +146,35 @@ impl Clients {
         self.needing_proxy.lock().get(&client).is_some_and(|until| now < *until)
     }
 
-    /// Notes that another member answers the read with this digest.
-    pub fn note_direct_read(&self, digest: u64) {
-        self.direct_reads.note(digest);
+    /// Notes that another member answers this read.
+    pub fn note_direct_read(&self, now: Instant, request: RequestKey, from: SocketAddr) {
+        self.direct_reads.note(now, digest_of(request, from));
     }
 
-    /// Whether another member answered a read with this digest lately.
+    /// Whether another member answered this read lately, and the client waited in vain.
     #[must_use]
-    pub fn is_repeated_read(&self, digest: u64) -> bool {
-        self.direct_reads.contains(digest)
+    pub fn is_repeated_read(&self, now: Instant, request: RequestKey, from: SocketAddr) -> bool {
+        self.is_repeat(&self.direct_reads, now, request, from)
     }
 
-    /// Notes that the mutation with this digest was passed on.
-    pub fn note_forwarded(&self, digest: u64) {
-        self.forwarded.note(digest);
+    /// Notes that this mutation is passed on.
+    pub fn note_forwarded(&self, now: Instant, request: RequestKey, from: SocketAddr) {
+        self.forwarded.note(now, digest_of(request, from));
     }
 
-    /// Whether a mutation with this digest was passed on lately.
+    /// Whether this mutation was passed on lately, and the client waited in vain.
     #[must_use]
-    pub fn is_forwarded(&self, digest: u64) -> bool {
-        self.forwarded.contains(digest)
+    pub fn is_forwarded(&self, now: Instant, request: RequestKey, from: SocketAddr) -> bool {
+        self.is_repeat(&self.forwarded, now, request, from)
+    }
+
+    fn is_repeat(&self, recent: &Recent, now: Instant, request: RequestKey, from: SocketAddr) -> bool {
+        let age = recent.age(now, digest_of(request, from));
+        let is_repeat = age.is_some_and(|age| REPEAT_AFTER_MIN <= age);
+        if is_repeat {
+            self.note_repeat(now, from.ip());
+        }
+        is_repeat
     }
 }
 
@@ -193,11 +215,17 @@ mod tests {
     }
 
     #[test]
-    fn requests_are_remembered_until_another_takes_their_place() {
+    fn a_repeat_comes_from_the_same_socket_after_a_while() {
+        let now = Instant::from_nanos(1 << 60);
+        let (request, from) = (RequestKey(5), SocketAddr::new(CLIENT, 1));
         let clients = Clients::new(1);
-        clients.note_direct_read(5);
-        clients.note_forwarded(6);
-        assert!(clients.is_repeated_read(5) && !clients.is_repeated_read(5 + REQUESTS as u64));
-        assert!(clients.is_forwarded(6) && !clients.is_forwarded(5));
+        clients.note_direct_read(now, request, from);
+        clients.note_forwarded(now, RequestKey(6), from);
+        assert!(!clients.is_repeated_read(now, request, from), "too soon");
+        let later = now + REPEAT_AFTER_MIN;
+        assert!(clients.is_repeated_read(later, request, from));
+        assert!(!clients.is_repeated_read(later, request, SocketAddr::new(CLIENT, 2)));
+        assert!(!clients.is_repeated_read(later, RequestKey(6), from));
+        assert!(clients.is_forwarded(later, RequestKey(6), from));
     }
 }

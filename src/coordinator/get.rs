@@ -13,7 +13,7 @@ use super::pending::Next;
 use super::{Arrival, Client, Coordinator, Turn};
 use crate::cluster::{Holder, MemberState};
 use crate::config::{FanOut, ReadRule, ReplyMode, WriteRule};
-use crate::ids::{MemberId, Token, Version};
+use crate::ids::{MemberId, RequestKey, Token, Version};
 use crate::metrics::Metric;
 use crate::peer::{Message, ReadRole};
 use crate::time::{Duration, Instant};
@@ -36,7 +36,7 @@ pub const HEDGE_CREDIT_MAX: u64 = 50 * HEDGE_COST;
 pub struct ReadOp {
     client: Client,
     key: Key,
-    digest: u64,
+    request: RequestKey,
     role: ReadRole,
     quorum: bool,
     started: Instant,
@@ -222,19 +222,20 @@ impl Coordinator {
             MemberState::Alive => false,
             MemberState::Down(since) => self.settings.forget_after < turn.now.since(since),
         };
-        let digest = arrival.request.short();
+        let from = arrival.client.address;
         let mut needs_proxy = arrival.client.needs_proxy;
-        if self.settings.reply_mode == ReplyMode::Auto && self.clients.is_repeated_read(digest) {
+        if self.settings.reply_mode == ReplyMode::Auto
+            && self.clients.is_repeated_read(turn.now, arrival.request, from)
+        {
             // It was answered directly before and asks again: perhaps it cannot hear others.
-            self.clients.note_repeat(turn.now, arrival.client.address.ip());
             needs_proxy = true;
         } else {
-            self.clients.note_asked(turn.now, arrival.client.address.ip());
+            self.clients.note_asked(turn.now, from.ip());
         }
         ReadOp {
             client: arrival.client,
             key,
-            digest,
+            request: arrival.request,
             role: if needs_proxy { ReadRole::Return } else { ReadRole::Answer },
             quorum: self.settings.read_rule == ReadRule::Quorum,
             started: turn.now,
@@ -358,7 +359,7 @@ impl Coordinator {
         }
         if let Some(op) = self.end_read(turn, token) {
             turn.outbox.count(Metric::Delegated);
-            self.clients.note_direct_read(op.digest);
+            self.clients.note_direct_read(turn.now, op.request, op.client.address);
         }
     }
 
@@ -550,7 +551,7 @@ mod tests {
         let op = ReadOp {
             client,
             key: Key::parse(b"k").expect("short enough"),
-            digest: 0,
+            request: RequestKey(0),
             role: ReadRole::Answer,
             quorum,
             started: Instant::ZERO,

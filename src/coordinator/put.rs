@@ -44,7 +44,8 @@ impl Coordinator {
         let partition = Self::partition_of(turn, &key);
         // Who repeats a request that was passed on has had no answer: whoever is silent by now is
         // bypassed sooner.
-        let is_repeat = arrival.hops == 0 && self.clients.is_forwarded(arrival.request.short());
+        let from = arrival.client.address;
+        let is_repeat = arrival.hops == 0 && self.clients.is_forwarded(turn.now, arrival.request, from);
         let suspect_after = turn.suspect_after / if is_repeat { 3 } else { 1 };
         let holders = turn.view.holders(partition, turn.now, suspect_after);
         let me = turn.view.me();
@@ -63,16 +64,14 @@ impl Coordinator {
         let next_place = my_place.map_or(0, |place| if is_mine { (place + 1) % holders.len() } else { 0 });
         match holders.get(next_place).filter(|next| next.member != me) {
             Some(next) => {
-                let ip = arrival.client.address.ip();
                 let mut arrival = *arrival;
                 if is_repeat && self.settings.reply_mode == ReplyMode::Auto {
                     // Perhaps it was answered directly and cannot hear others.
-                    self.clients.note_repeat(turn.now, ip);
                     arrival.client.needs_proxy = true;
                 } else {
-                    self.clients.note_asked(turn.now, ip);
+                    self.clients.note_asked(turn.now, from.ip());
                 }
-                self.clients.note_forwarded(arrival.request.short());
+                self.clients.note_forwarded(turn.now, arrival.request, from);
                 self.forward(turn, next.member, &arrival);
             }
             None => self.start_write(turn, arrival, &mutation),
