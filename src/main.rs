@@ -122,8 +122,9 @@ fn serve(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let members_listed = birth.members.len();
     // Signals that come from now on wait for the loop below.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let admin = config.admin.map(Admin::bind).transpose()?;
     let server = Server::start(&config, clock, birth)?;
-    let admin = config.admin.map(|address| Admin::start(address, server.node())).transpose()?;
+    let admin = admin.map(|listener| Admin::serve(listener, server.node())).transpose()?;
     if let Some(parent) = matches.get_one::<u32>("exit-with-parent") {
         exit_with_parent(*parent)?;
     }

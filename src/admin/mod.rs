@@ -83,12 +83,29 @@ impl Admin {
     /// # Errors
     /// [`AdminError`] when the address is not loopback or cannot be had.
     pub fn start(address: SocketAddr, node: &Arc<Node>) -> Result<Self, AdminError> {
+        Self::serve(Self::bind(address)?, node)
+    }
+
+    /// Takes the address. Do this before the node answers anyone: a node that cannot have its admin
+    /// address must not have been part of the cluster first.
+    ///
+    /// # Errors
+    /// [`AdminError`] when the address is not loopback or cannot be had.
+    pub fn bind(address: SocketAddr) -> Result<TcpListener, AdminError> {
         if !address.ip().is_loopback() {
             return Err(AdminError::NotLoopback(address));
         }
+        TcpListener::bind(address).map_err(|error| AdminError::Refused(address, error))
+    }
+
+    /// Serves on an address that [`Admin::bind`] took.
+    ///
+    /// # Errors
+    /// [`AdminError`] when the threads cannot be started.
+    pub fn serve(listener: TcpListener, node: &Arc<Node>) -> Result<Self, AdminError> {
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let address = listener.local_addr().map_err(|error| AdminError::Refused(unknown, error))?;
         let refused = |error| AdminError::Refused(address, error);
-        let listener = TcpListener::bind(address).map_err(refused)?;
-        let address = listener.local_addr().map_err(refused)?;
         let (profiles, stop) = (Profiles::default(), AtomicBool::new(false));
         let desk = Arc::new(Desk { node: Arc::clone(node), listener, profiles, stop });
         let mut threads = Vec::with_capacity(THREADS);

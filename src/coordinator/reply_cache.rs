@@ -169,7 +169,8 @@ impl ReplyCache {
     /// the mutation is simply not remembered here; the coordinator has a record of its own.
     pub fn record(&self, now: Instant, request: RequestKey, progress: Progress) {
         let mut shard = self.shard(request).lock();
-        for bucket in shard.iter_mut() {
+        // The newest first: an older record of the same request may be too old to count.
+        for bucket in shard.iter_mut().rev() {
             if let Some(record) = bucket.find_mut(request) {
                 let weaker = progress == Progress::Replicated && record.kind() != REPLICATED;
                 if record.kind() != DONE && !weaker {
@@ -311,6 +312,17 @@ mod tests {
         assert_eq!(cache.begin(at(10_003), request(2), 10), Admission::New);
         cache.expire(at(40_000));
         assert_eq!((cache.bytes(), budget.used_bytes()), (0, 0));
+    }
+
+    #[test]
+    fn a_request_that_runs_again_after_the_window_is_done_again() {
+        let (cache, _) = cache(1 << 20);
+        let done = Progress::Done(Status::Success);
+        assert_eq!(cache.begin(at(0), request(1), 1), Admission::New);
+        cache.record(at(1), request(1), done);
+        assert_eq!(cache.begin(at(10_600), request(1), 2), Admission::New);
+        cache.record(at(10_601), request(1), done);
+        assert_eq!(cache.begin(at(11_000), request(1), 3), Admission::Known(done));
     }
 
     #[test]
