@@ -255,7 +255,7 @@ settings! {
     reply_window_ms "reply-window-ms": u64, "ms", "10000", range(1_000, 600_000),
         "How long a repeated request is recognised. Clients repeat for up to 7.6 s.";
     reply_cache_mib "reply-cache-mib": u64, "MiB", "32", range(1, 65_536),
-        "Most memory for recognising repeated requests (part of memory-mib; at most a quarter of it is used).";
+        "Most memory for recognising repeated requests (part of memory-mib; at most an eighth of it is used).";
     hints_mib "hints-mib": u64, "MiB", "64", range(1, 65_536),
         "Most memory for writes kept for absent replicas (part of memory-mib; at most a quarter of it is used).";
     hint_keep_s "hint-keep-s": u64, "s", "3600", range(10, 604_800),

@@ -90,8 +90,8 @@ impl Node {
         let me = MemberId::of(config.address());
         let memory_bytes = config.memory_mib as usize * 1024 * 1024;
         let budget = Arc::new(Budget::new(memory_bytes - PROCESS_BYTES));
-        let share = |mib: u64| (mib as usize * 1024 * 1024).min(memory_bytes / 4);
-        let hints = Hints::new(Arc::clone(&budget), share(config.hints_mib));
+        let share = |mib: u64, part: usize| (mib as usize * 1024 * 1024).min(memory_bytes / part);
+        let hints = Hints::new(Arc::clone(&budget), share(config.hints_mib, 4));
         let engine = Ram::new(Arc::clone(&budget), memory_bytes / RECORDS_SHARE, birth.seed);
         let replica = Arc::new(Replica::new(Box::new(engine), hints));
         let fence = Arc::new(Fence::new(Duration::from_millis(config.fence_after_ms), birth.now));
@@ -104,7 +104,7 @@ impl Node {
             clock: HybridClock::new(birth.seed),
             replica: Arc::clone(&replica),
             fence: Arc::clone(&fence),
-            reply_cache: ReplyCache::new(window, share(config.reply_cache_mib) / 2, Arc::clone(&budget)),
+            reply_cache: ReplyCache::new(window, share(config.reply_cache_mib, 8), Arc::clone(&budget)),
             pending_max: config.pending_max,
             seed: birth.seed,
         });
