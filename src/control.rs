@@ -1,10 +1,11 @@
 //! The control plane: the entry point of the controller thread.
 //!
-//! [`Control`] owns membership, publishes each change as a whole new [`ClusterView`], drives catching
-//! up after a gap in time, and delivers hints. It sends gossip frames under their own key, by its own
-//! lane, and never waits behind requests.
+//! [`Control`] owns membership and the layouts that follow from it, publishes each change as a whole
+//! new [`ClusterView`], drives catching up after a gap in time and anti-entropy, and delivers hints. It
+//! sends gossip frames under their own key, by its own lane, and never waits behind requests.
 
 use crate::cluster::fence::Pursuit;
+use crate::cluster::layout::{Layout, Layouts};
 use crate::cluster::membership::Membership;
 use crate::cluster::{ClusterView, FrameLane, Member, MemberState, Peer};
 use crate::config::Config;
@@ -12,9 +13,10 @@ use crate::ids::MemberId;
 use crate::metrics::Metric;
 use crate::node::{Birth, Node};
 use crate::outbox::{Datagram, Lane, Outbox};
-use crate::peer::{Envelope, FrameKey, Message};
+use crate::peer::{Envelope, FrameKey, Message, Standing};
+use crate::replica::anti_entropy::{Scene, Verdict};
 use crate::time::{Duration, Instant};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -23,6 +25,8 @@ const TICK_EVERY: Duration = Duration::from_millis(50);
 /// Hints sent to one member per tick, and how long one waits for its acknowledgement.
 const HINTS_PER_TICK: usize = 64;
 const HINT_AGAIN_AFTER: Duration = Duration::from_millis(250);
+/// How often members are asked for their standing while the layout is not settled.
+const STANDING_EVERY: Duration = Duration::from_millis(500);
 
 /// This process's control plane.
 #[derive(Debug)]
@@ -34,10 +38,16 @@ pub struct Control {
     membership: Membership,
     peers: BTreeMap<SocketAddr, Arc<Peer>>,
     published: BTreeMap<SocketAddr, MemberState>,
+    layouts: Layouts,
+    /// Members that others told this process, when it was new, not to place.
+    unplaced: BTreeSet<MemberId>,
     replicas: usize,
     partitions_log2: u8,
     stale_after: Duration,
+    forget_after: Duration,
+    reply_window: Duration,
     ticked_at: Instant,
+    asked_standing_at: Instant,
 }
 
 /// A node's two planes.
@@ -75,7 +85,10 @@ impl Control {
         let me =
             Member { id: MemberId::of(address), address, state: MemberState::Alive, peer: Arc::default() };
         let mut peers = BTreeMap::new();
-        let view = view_of(&me, &membership, &mut peers, config.replicas, config.partitions_log2);
+        let known = membership.known().keys().map(|address| MemberId::of(*address));
+        let placed = known.chain([me.id]).collect();
+        let layouts = Layouts::new(Layout::new(placed, config.replicas, config.partitions_log2));
+        let view = view_of(&me, &membership, &mut peers, &layouts);
         let mut node = Node::new(config, birth, view, metrics);
         change(&mut node);
         let node = Arc::new(node);
@@ -87,11 +100,17 @@ impl Control {
             published: membership.known().clone(),
             membership,
             peers,
+            layouts,
+            unplaced: BTreeSet::new(),
             replicas: config.replicas,
             partitions_log2: config.partitions_log2,
             stale_after: Duration::from_millis(config.stale_after_ms),
+            forget_after: Duration::from_millis(config.forget_after_ms),
+            reply_window: Duration::from_millis(config.reply_window_ms),
             ticked_at: Instant::ZERO,
+            asked_standing_at: Instant::ZERO,
         };
+        control.node.link().say(control.standing(false));
         Planes { node, control }
     }
 
@@ -127,14 +146,89 @@ impl Control {
         self.node.fence().beat(now);
         let mut sends = Vec::new();
         self.membership.tick(now, &mut sends);
-        self.publish_changes(outbox);
+        self.follow_members(now, outbox);
         self.send(now, sends, outbox);
         if now.since(self.ticked_at) < TICK_EVERY {
             return;
         }
         self.ticked_at = now;
         self.catch_up(now, outbox);
+        let verdict = self.repair(now, outbox);
+        self.say_standing(now, verdict, outbox);
         self.deliver_hints(now, outbox);
+    }
+
+    /// Takes the outcome of [`Outbox::ask_bulk`]: the response, or `None` when there is none (nobody
+    /// there, too slow, too much asked at once, a wrong key). Every ticket comes here exactly once.
+    pub fn on_bulk(&mut self, now: Instant, ticket: u64, response: Option<&[u8]>, outbox: &mut Outbox) {
+        self.node.notice_gap(now, outbox);
+        self.with_scene(now, outbox, |node, scene| node.anti_entropy().on_bulk(scene, ticket, response));
+    }
+
+    fn with_scene<R>(
+        &self,
+        now: Instant,
+        outbox: &mut Outbox,
+        act: impl FnOnce(&Node, &mut Scene<'_>) -> R,
+    ) -> R {
+        let node = &*self.node;
+        let mut scene = Scene {
+            now,
+            view: &node.view(),
+            replica: node.replica(),
+            fence: node.fence(),
+            link: node.link(),
+            suspect_after: node.suspect_after(now),
+            outbox,
+        };
+        act(node, &mut scene)
+    }
+
+    /// Compares with the other owners, and settles the layout when everybody is full.
+    fn repair(&mut self, now: Instant, outbox: &mut Outbox) -> Verdict {
+        let verdict = self.with_scene(now, outbox, |node, scene| node.anti_entropy().tick(scene));
+        if verdict.counting && self.node.fence().is_active() {
+            self.node.set_joined();
+        }
+        if verdict.everyone_full && !(self.layouts.is_founded() && self.layouts.previous().is_empty()) {
+            self.layouts.settle(now);
+            self.publish(outbox);
+        }
+        if self.node.is_leaving() && verdict.everyone_full && self.node.is_empty() {
+            outbox.request_exit();
+        }
+        verdict
+    }
+
+    fn standing(&self, full: bool) -> Standing {
+        Standing {
+            layout: self.layouts.current().hash(),
+            full,
+            leaving: self.node.is_leaving(),
+            settled: self.layouts.previous().is_empty(),
+        }
+    }
+
+    /// Every frame says where this node stands; a change is told to all at once, and while others are
+    /// not where this node is they are asked now and then.
+    fn say_standing(&mut self, now: Instant, verdict: Verdict, outbox: &mut Outbox) {
+        let standing = self.standing(verdict.full);
+        let has_changed = standing != self.node.link().standing();
+        self.node.link().say(standing);
+        let asks = !verdict.everyone_full && STANDING_EVERY <= now.since(self.asked_standing_at);
+        if !has_changed && !asks {
+            return;
+        }
+        self.asked_standing_at = now;
+        let view = self.node.view();
+        for index in 0..view.members().len() as u16 {
+            let member = view.member(index);
+            let theirs = member.peer.standing();
+            let is_where_we_are = theirs.layout == standing.layout && theirs.full;
+            if member.id != self.me.id && view.is_up(index) && (has_changed || !is_where_we_are) {
+                self.node.link().send(now, &view, index, &Message::Ping, outbox);
+            }
+        }
     }
 
     /// When [`Control::tick`] should be called next, at the latest.
@@ -150,17 +244,71 @@ impl Control {
         self.send(now, sends, outbox);
     }
 
-    fn publish_changes(&mut self, outbox: &Outbox) {
-        if self.published == *self.membership.known() {
-            return;
+    /// Puts in force what follows from the members that are known now.
+    fn follow_members(&mut self, now: Instant, outbox: &Outbox) {
+        let mut has_changed = self.published != *self.membership.known();
+        has_changed |= self.hear_layouts();
+        let placed = self.placed(now);
+        if !self.layouts.current().ids().iter().eq(&placed) {
+            self.layouts.replace(Layout::new(placed, self.replicas, self.partitions_log2));
+            has_changed = true;
         }
+        has_changed |= self.layouts.expire(now, self.reply_window);
+        if has_changed {
+            self.publish(outbox);
+        }
+    }
+
+    /// The members that are to hold data: all that are known, but for those that have left or are
+    /// leaving, and those that have been down for too long.
+    fn placed(&self, now: Instant) -> BTreeSet<MemberId> {
+        let is_placed = |(address, state): &(&SocketAddr, &MemberState)| {
+            let peer = self.peers.get(*address);
+            let was_heard = peer.is_some_and(|peer| Instant::ZERO < peer.heard_at());
+            let is_gone = match state {
+                MemberState::Alive => false,
+                MemberState::Down(since) => self.forget_after < now.since(*since),
+            };
+            let is_unplaced = !was_heard && self.unplaced.contains(&MemberId::of(**address));
+            !is_gone && !is_unplaced && !peer.is_some_and(|peer| peer.standing().leaving)
+        };
+        let known = self.membership.known().iter().filter(is_placed);
+        let me = (!self.node.is_leaving()).then_some(self.me.id);
+        known.map(|(address, _)| MemberId::of(*address)).chain(me).collect()
+    }
+
+    /// A process that has just started learns from the others which layouts are in force.
+    fn hear_layouts(&mut self) -> bool {
+        let mut is_news = false;
+        for heard in self.node.take_heard_layouts() {
+            if self.layouts.is_founded() {
+                continue;
+            }
+            let Some(current) = heard.lists.first() else { continue };
+            let known = self.membership.known().keys().map(|address| MemberId::of(*address));
+            self.unplaced.extend(known.filter(|id| !current.contains(id)));
+            current.iter().for_each(|id| {
+                self.unplaced.remove(id);
+            });
+            for list in &heard.lists {
+                let layout = Layout::new(list.iter().copied().collect(), self.replicas, self.partitions_log2);
+                is_news |= self.layouts.learn(layout);
+            }
+        }
+        is_news
+    }
+
+    fn publish(&mut self, outbox: &Outbox) {
         self.published.clone_from(self.membership.known());
-        let view = view_of(&self.me, &self.membership, &mut self.peers, self.replicas, self.partitions_log2);
+        let view = view_of(&self.me, &self.membership, &mut self.peers, &self.layouts);
+        // What this node gains must not be served by anyone who sees the view.
+        self.node.anti_entropy().adopt(&view, self.node.fence());
         self.node.publish(view);
         outbox.count(Metric::ViewsPublished);
     }
 
     fn send(&mut self, now: Instant, sends: Vec<(SocketAddr, Vec<u8>)>, outbox: &mut Outbox) {
+        let standing = self.node.link().standing();
         for (to, packet) in sends {
             let peer = self.peers.entry(to).or_default();
             let envelope = Envelope {
@@ -168,6 +316,7 @@ impl Control {
                 generation: self.generation,
                 sequence: peer.next_sequence(FrameLane::Gossip),
                 sent_at: now,
+                standing,
             };
             let key = &self.key;
             outbox.send(Lane::Gossip, to, |out| {
@@ -180,12 +329,8 @@ impl Control {
     fn catch_up(&mut self, now: Instant, outbox: &mut Outbox) {
         let view = self.node.view();
         // Silence does not count here: whoever was away, or is late, hears nothing.
-        let is_up = |member: &&Member| match member.state {
-            MemberState::Alive => true,
-            MemberState::Down(since) => since < member.peer.heard_at(),
-        };
-        let others = view.members().iter().filter(|member| member.id != self.me.id);
-        let living = others.filter(is_up).map(|member| member.id);
+        let others = (0..view.members().len() as u16).filter(|index| *index != view.me());
+        let living = others.filter(|index| view.is_up(*index)).map(|index| view.member(index).id);
         match self.node.fence().pursue(now, living) {
             Pursuit::Idle => {}
             Pursuit::CaughtUp(after) => {
@@ -202,6 +347,12 @@ impl Control {
     fn deliver_hints(&self, now: Instant, outbox: &mut Outbox) {
         let view = self.node.view();
         for owner in self.node.replica().hints.owners() {
+            if view.is_settled() && !view.is_placed(owner) {
+                // What it was kept for is owned by others now; this node's copy is handed over to them.
+                let inherited = self.node.replica().hints.forget_owner(owner);
+                outbox.count_many(Metric::HintsInherited, inherited as u64);
+                continue;
+            }
             let Some(index) = view.index_of(owner) else { continue };
             if !view.is_usable(index, now, self.node.suspect_after(now)) {
                 continue;
@@ -220,8 +371,7 @@ fn view_of(
     me: &Member,
     membership: &Membership,
     peers: &mut BTreeMap<SocketAddr, Arc<Peer>>,
-    replicas: usize,
-    partitions_log2: u8,
+    layouts: &Layouts,
 ) -> ClusterView {
     let mut members = vec![me.clone()];
     members.extend(membership.known().iter().map(|(address, state)| Member {
@@ -230,5 +380,5 @@ fn view_of(
         state: *state,
         peer: Arc::clone(peers.entry(*address).or_default()),
     }));
-    ClusterView::new(members, me.id, replicas, partitions_log2)
+    ClusterView::new(members, me.id, layouts)
 }

@@ -13,16 +13,18 @@ use crate::coordinator::{Coordinator, Parts, Settings, Turn};
 use crate::ids::{Generation, HybridClock, MemberId, Version};
 use crate::metrics::{Group, Metric, Metrics};
 use crate::outbox::{Datagram, Outbox};
-use crate::peer::{Message, Write};
-use crate::replica::Replica;
+use crate::peer::{MemberLists, Message, Write};
+use crate::replica::anti_entropy::{AntiEntropy, Scene};
 use crate::replica::hint::Hints;
+use crate::replica::{Replica, transfer};
 use crate::storage::Budget;
 use crate::storage::ram::Ram;
 use crate::time::{Duration, Instant};
 use arc_swap::ArcSwap;
+use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use violet_client::Key;
 
 /// What a process takes beside values, hints and records: code, stacks, tables, receive batches.
@@ -69,6 +71,7 @@ pub struct Node {
     link: Link,
     fence: Arc<Fence>,
     replica: Arc<Replica>,
+    anti_entropy: AntiEntropy,
     coordinator: Coordinator,
     budget: Arc<Budget>,
     metrics: Arc<Metrics>,
@@ -80,6 +83,18 @@ pub struct Node {
     /// How long a datagram waited for its turn lately, at most, and when that was.
     lateness: AtomicU64,
     late_at: AtomicU64,
+    /// It is on its way out.
+    leaving: AtomicBool,
+    /// It knows the cluster well enough to take requests of clients.
+    joined: AtomicBool,
+    /// Layouts of other members that the controller has not seen yet. A leaf lock.
+    heard_layouts: Mutex<Vec<HeardLayouts>>,
+}
+
+/// The layouts that a member uses, the one in force first.
+#[derive(Clone, Debug)]
+pub(crate) struct HeardLayouts {
+    pub(crate) lists: Vec<Vec<MemberId>>,
 }
 
 impl Node {
@@ -97,6 +112,10 @@ impl Node {
         let fence = Arc::new(Fence::new(Duration::from_millis(config.fence_after_ms), birth.now));
         let link = Link::new(me, birth.generation(), &birth.cluster_key);
         let window = Duration::from_millis(config.reply_window_ms);
+        let stale_after = Duration::from_millis(config.stale_after_ms);
+        let hint_keep = Duration::from_secs(config.hint_keep_s);
+        let anti_entropy = AntiEntropy::new(stale_after, hint_keep);
+        anti_entropy.adopt(&view, &fence);
         let coordinator = Coordinator::new(Parts {
             settings: Settings::new(config),
             pid: birth.pid,
@@ -114,16 +133,20 @@ impl Node {
             link,
             fence,
             replica,
+            anti_entropy,
             coordinator,
             budget,
             metrics,
             suspect_after: Duration::from_millis(config.suspect_after_ms),
-            stale_after: Duration::from_millis(config.stale_after_ms),
-            hint_keep: Duration::from_secs(config.hint_keep_s),
+            stale_after,
+            hint_keep,
             ticked_at: AtomicU64::new(0),
             swept_at: AtomicU64::new(birth.now.as_nanos()),
             lateness: AtomicU64::new(0),
             late_at: AtomicU64::new(0),
+            leaving: AtomicBool::new(false),
+            joined: AtomicBool::new(false),
+            heard_layouts: Mutex::default(),
         }
     }
 
@@ -144,7 +167,8 @@ impl Node {
         if self.fence.is_behind(datagram.received_at) {
             return turn.outbox.count(Metric::DroppedFenced);
         }
-        if let Some(client) = self.coordinator.on_datagram(&mut turn, datagram) {
+        let joined = self.joined.load(Ordering::Relaxed);
+        if let Some(client) = self.coordinator.on_datagram(&mut turn, datagram, joined) {
             self.coordinator.answer_text(&mut turn, &client, &self.stats_json());
         }
     }
@@ -240,11 +264,21 @@ impl Node {
             Message::CatchUp { round } => {
                 let hints = self.replica.hints.count_for(turn.view.member(from).id) as u64;
                 let remembers = 0 < self.coordinator.reply_cache_bytes();
-                self.answer_peer(turn, from, &Message::HintsLeft { round, hints, remembers });
+                let layouts = MemberLists::over(turn.view.layout_lists());
+                self.answer_peer(turn, from, &Message::HintsLeft { round, hints, remembers, layouts });
             }
-            Message::HintsLeft { round, hints, remembers } => {
+            Message::HintsLeft { round, hints, remembers, layouts } => {
+                self.heard_layouts.lock().push(HeardLayouts { lists: layouts.to_vecs() });
                 self.fence.on_hints_left(round, turn.view.member(from).id, hints, remembers);
             }
+            Message::Compare { asked_at, wiped_at, roots } => {
+                self.anti_entropy.on_compare(&mut self.scene(turn), from, asked_at, wiped_at, roots);
+            }
+            Message::Compared { asked_at, wiped_at, roots } => {
+                self.anti_entropy.on_compared(&mut self.scene(turn), from, asked_at, wiped_at, roots);
+            }
+            Message::Covered { roots } => self.anti_entropy.on_covered(&self.scene(turn), from, roots),
+            Message::Mend { key, to } => coordinator.on_mend(turn, key, to),
             Message::Recall { token, request } => coordinator.on_recall(turn, from, token, request),
             Message::Recalled { token, known } => coordinator.on_recalled(turn, from, token, known),
             Message::Settled { request, existed } => coordinator.on_settled(turn, request, existed),
@@ -258,10 +292,54 @@ impl Node {
     /// found, stale, the next time.
     fn drop_handed_over(&self, turn: &Turn<'_>, key: &Key, version: Version) {
         let partition = turn.view.partition_of(key.as_bytes());
-        let is_mine = turn.view.primaries(partition).contains(&turn.view.me());
+        let is_mine = turn.view.is_owner(partition, turn.view.me());
         if !is_mine && !self.replica.hints.has_key(key) && !self.coordinator.is_writing(key) {
             self.replica.undo(partition, key, version);
         }
+    }
+
+    fn scene<'a>(&'a self, turn: &'a mut Turn<'_>) -> Scene<'a> {
+        Scene {
+            now: turn.now,
+            view: turn.view,
+            replica: &self.replica,
+            fence: &self.fence,
+            link: &self.link,
+            suspect_after: turn.suspect_after,
+            outbox: turn.outbox,
+        }
+    }
+
+    /// Answers a bulk request of a member: appends the response and returns `true`, or returns `false`
+    /// when the request has no meaning. It copies up to some hundred KiB: not for the request path.
+    pub fn answer_bulk(&self, from: MemberId, request: &[u8], response: &mut Vec<u8>) -> bool {
+        self.view.load().index_of(from).is_some() && transfer::answer(&self.replica, request, response)
+    }
+
+    /// Comparisons with the other members.
+    pub(crate) fn anti_entropy(&self) -> &AntiEntropy {
+        &self.anti_entropy
+    }
+
+    /// Asks the controller to hand everything over and end this process.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.load(Ordering::Relaxed)
+    }
+
+    /// The node knows the cluster: clients may come.
+    pub(crate) fn set_joined(&self) {
+        self.joined.store(true, Ordering::Relaxed);
+    }
+
+    /// The layouts that others have told of since the last call.
+    pub(crate) fn take_heard_layouts(&self) -> Vec<HeardLayouts> {
+        std::mem::take(&mut self.heard_layouts.lock())
+    }
+
+    /// Whether anything still waits here for others: operations, hints or data.
+    pub(crate) fn is_empty(&self) -> bool {
+        let (writes, reads) = self.coordinator.in_progress();
+        writes + reads + self.replica.hints.usage().0 == 0 && self.replica.partitions_held().is_empty()
     }
 
     fn answer_peer(&self, turn: &mut Turn<'_>, to: u16, message: &Message<'_>) {
@@ -362,6 +440,7 @@ impl Node {
         let usage = self.replica.usage();
         let (hints, hint_bytes) = self.replica.hints.usage();
         let view = self.view.load();
+        let backlog = self.anti_entropy.backlog(&self.fence);
         serde_json::json!({
             "address": view.member(view.me()).address.to_string(),
             "members_alive": view.alive_count(),
@@ -373,6 +452,15 @@ impl Node {
                 "lost": group(Group::Lost),
                 // And the request for these numbers itself.
                 "in_progress": self.coordinator.unanswered() + 1,
+            },
+            "repair": {
+                // Nothing is left to do when this is 0 at every node.
+                "unsettled": backlog.filling + backlog.strays + backlog.pulls + usize::from(!view.is_settled()),
+                "filling_partitions": backlog.filling,
+                "stray_partitions": backlog.strays,
+                "pulls": backlog.pulls,
+                "layout": format!("{:016x}", view.layout()),
+                "layout_settled": view.is_settled(),
             },
             "operations": { "writes": writes, "reads": reads },
             "peer_lost": group(Group::PeerLost),

@@ -4,6 +4,7 @@
 //! what is in it in one batch per [`Lane`] and clears it. All bytes sit in one buffer that is reused,
 //! so a request allocates nothing. Sending is not here.
 
+use crate::ids::MemberId;
 use crate::metrics::{Metric, Sheet};
 use crate::time::Instant;
 use std::net::SocketAddr;
@@ -49,11 +50,26 @@ pub struct Send {
     range: Range<usize>,
 }
 
+/// A request to a member by the bulk transport. It gets exactly one outcome, later:
+/// [`crate::control::Control::on_bulk`] with its ticket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BulkAsk {
+    /// Where the member listens.
+    pub to: SocketAddr,
+    /// Which member it must prove to be.
+    pub member: MemberId,
+    /// The asker's name for this request.
+    pub ticket: u64,
+    /// What is asked.
+    pub request: Vec<u8>,
+}
+
 /// Datagrams to send and counts to keep, of one thread.
 #[derive(Debug)]
 pub struct Outbox {
     buffer: Vec<u8>,
     sends: Vec<Send>,
+    asks: Vec<BulkAsk>,
     sheet: Arc<Sheet>,
     exit: bool,
 }
@@ -62,7 +78,13 @@ impl Outbox {
     /// An empty outbox that counts on `sheet`.
     #[must_use]
     pub fn new(sheet: Arc<Sheet>) -> Self {
-        Self { buffer: Vec::with_capacity(64 * 1024), sends: Vec::with_capacity(128), sheet, exit: false }
+        Self {
+            buffer: Vec::with_capacity(64 * 1024),
+            sends: Vec::with_capacity(128),
+            asks: Vec::new(),
+            sheet,
+            exit: false,
+        }
     }
 
     /// Adds a datagram whose bytes `write` appends to the buffer it is given (which may already hold
@@ -98,6 +120,18 @@ impl Outbox {
         self.buffer.clear();
         self.buffer.shrink_to(KEPT_BYTES_MAX);
         self.sends.clear();
+    }
+
+    /// Asks a member by the bulk transport. Only the control plane does; nobody looks for it in the
+    /// outbox of another thread.
+    pub fn ask_bulk(&mut self, to: SocketAddr, member: MemberId, ticket: u64, request: &[u8]) {
+        self.asks.push(BulkAsk { to, member, ticket, request: request.to_vec() });
+    }
+
+    /// Takes out what is to be asked. [`Outbox::clear`] leaves it alone, so it does not matter which
+    /// comes first.
+    pub fn bulk_asks(&mut self) -> Vec<BulkAsk> {
+        std::mem::take(&mut self.asks)
     }
 
     /// Counts one event.

@@ -7,6 +7,10 @@
 //! every member that is alive has said that it keeps no hint for it. Meanwhile the node takes writes
 //! and passes requests on, but its own misses and values mean nothing. A start is a gap like any
 //! other. See "Away and back" in ARCHITECTURE.md.
+//!
+//! Beside that, each partition has a mark of its own: it is *filling* from a gap, or from the moment
+//! at which this node became one of its owners, until it was compared with all other owners
+//! ([`crate::replica::anti_entropy`]). What is filling is not served ([`Fence::serves`]).
 
 use crate::ids::MemberId;
 use crate::time::{Duration, Instant};
@@ -19,6 +23,7 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// A member that was asked so often and said nothing is not waited for. Counted in questions, not in
 /// time: a loop that is late itself must not take the others for dead.
 const ASKS_MAX: u32 = 10;
+const PARTITION_WORDS: usize = (1 << crate::cluster::placement::PARTITIONS_LOG2_MAX) / 64;
 
 /// Whether this process may serve what it holds.
 #[derive(Debug)]
@@ -26,9 +31,13 @@ pub struct Fence {
     after: Duration,
     beat: AtomicU64,
     floor: AtomicU64,
+    /// The last beat before the gap.
+    away_since: AtomicU64,
     active: AtomicBool,
     /// Whether anyone remembers requests that this node may have missed, or has not said.
     missed: AtomicBool,
+    /// One bit for each partition that is filling.
+    filling: Vec<AtomicU64>,
     /// A leaf lock.
     catch_up: Mutex<CatchUp>,
 }
@@ -53,8 +62,10 @@ impl Fence {
             after,
             beat: AtomicU64::new(now.as_nanos()),
             floor: AtomicU64::new(0),
+            away_since: AtomicU64::new(now.as_nanos()),
             active: AtomicBool::new(true),
             missed: AtomicBool::new(true),
+            filling: (0..PARTITION_WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
             catch_up: Mutex::default(),
         };
         fence.raise(now);
@@ -67,6 +78,52 @@ impl Fence {
         self.active.load(Ordering::Acquire)
     }
 
+    /// Whether what this node holds of a partition may be served.
+    #[must_use]
+    pub fn serves(&self, partition: u16) -> bool {
+        self.is_active() && !self.is_filling(partition)
+    }
+
+    /// Whether a partition has not been compared with its other owners yet.
+    #[must_use]
+    pub fn is_filling(&self, partition: u16) -> bool {
+        let (word, bit) = Self::place(partition);
+        self.filling[word].load(Ordering::Acquire) & bit != 0
+    }
+
+    /// This node has become an owner of a partition.
+    pub fn begin_filling(&self, partition: u16) {
+        let (word, bit) = Self::place(partition);
+        self.filling[word].fetch_or(bit, Ordering::AcqRel);
+    }
+
+    /// A partition was compared with all other owners, or has no need to be, as of this round
+    /// ([`Fence::round`]); does nothing when there was another gap since.
+    pub fn end_filling(&self, round: u64, partition: u16) {
+        let catch_up = self.catch_up.lock();
+        if catch_up.round == round {
+            let (word, bit) = Self::place(partition);
+            self.filling[word].fetch_and(!bit, Ordering::AcqRel);
+        }
+    }
+
+    /// When this node was last certainly there before the last gap.
+    #[must_use]
+    pub fn away_since(&self) -> Instant {
+        Instant::from_nanos(self.away_since.load(Ordering::Relaxed))
+    }
+
+    fn place(partition: u16) -> (usize, u64) {
+        (usize::from(partition) / 64, 1 << (partition % 64))
+    }
+
+    /// Counts the gaps, and when the last one was.
+    #[must_use]
+    pub fn round(&self) -> (u64, Instant) {
+        let catch_up = self.catch_up.lock();
+        (catch_up.round, Instant::from_nanos(self.floor.load(Ordering::Relaxed)))
+    }
+
     /// Looks for a gap; returns `true` when this call raised the fence.
     pub fn check(&self, now: Instant) -> bool {
         let beat = self.beat.load(Ordering::Relaxed);
@@ -77,6 +134,9 @@ impl Fence {
         // already: a second gap while catching up is a gap as well.
         let moved = self.beat.compare_exchange(beat, now.as_nanos(), Ordering::AcqRel, Ordering::Relaxed);
         if moved.is_ok() {
+            if self.is_active() {
+                self.away_since.store(beat, Ordering::Relaxed);
+            }
             self.raise(now);
         }
         moved.is_ok()
@@ -86,6 +146,7 @@ impl Fence {
         let mut catch_up = self.catch_up.lock();
         let was_active = self.active.swap(false, Ordering::AcqRel);
         self.floor.store(now.as_nanos(), Ordering::Relaxed);
+        self.filling.iter().for_each(|word| word.store(u64::MAX, Ordering::Release));
         let since = if was_active { now } else { catch_up.since };
         let round = catch_up.round + 1;
         self.missed.store(true, Ordering::Relaxed);
@@ -184,6 +245,23 @@ mod tests {
 
     fn at(millis: u64) -> Instant {
         Instant::from_nanos(millis * 1_000_000)
+    }
+
+    #[test]
+    fn a_gap_leaves_every_partition_to_be_filled_again() {
+        let fence = Fence::new(Duration::from_millis(300), at(0));
+        let (round, raised_at) = fence.round();
+        assert_eq!(raised_at, at(0));
+        assert_eq!(fence.pursue(at(5), std::iter::empty()), Pursuit::CaughtUp(Duration::from_millis(5)));
+        assert!(!fence.serves(7));
+        fence.end_filling(round, 7);
+        assert!(fence.serves(7) && !fence.serves(8));
+        fence.begin_filling(7);
+        assert!(!fence.serves(7));
+        fence.end_filling(round, 7);
+        assert!(fence.check(at(1_000)));
+        fence.end_filling(round, 7);
+        assert!(fence.is_filling(7), "that was before the gap");
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use super::{ClusterView, FrameLane};
 use crate::ids::{Generation, MemberId};
 use crate::outbox::{Lane, Outbox};
-use crate::peer::{Envelope, FrameKey, Message};
+use crate::peer::{Envelope, FrameKey, Message, Standing};
 use crate::time::Instant;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// This process as a sender of peer frames.
 #[derive(Clone, Debug)]
@@ -12,19 +14,32 @@ pub struct Link {
     me: MemberId,
     generation: Generation,
     key: FrameKey,
+    /// What is said of this node in every frame ([`Standing`], packed).
+    standing: Arc<AtomicU64>,
 }
 
 impl Link {
     /// The link of this start of this member.
     #[must_use]
     pub fn new(me: MemberId, generation: Generation, cluster_key: &[u8; 32]) -> Self {
-        Self { me, generation, key: FrameKey::peer(cluster_key) }
+        Self { me, generation, key: FrameKey::peer(cluster_key), standing: Arc::default() }
     }
 
     /// The key that frames are sealed with.
     #[must_use]
     pub fn key(&self) -> &FrameKey {
         &self.key
+    }
+
+    /// Changes what is said of this node in every frame.
+    pub fn say(&self, standing: Standing) {
+        self.standing.store(standing.pack(), Ordering::Release);
+    }
+
+    /// What is said of this node.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        Standing::unpack(self.standing.load(Ordering::Acquire))
     }
 
     /// Sends a message to the member with this index in the view.
@@ -45,6 +60,7 @@ impl Link {
             generation: self.generation,
             sequence: member.peer.next_sequence(FrameLane::Peer),
             sent_at: now,
+            standing: self.standing(),
         };
         let lane = match message {
             Message::Forward { .. } | Message::Reply { .. } => Lane::Forwarding,
@@ -63,6 +79,10 @@ impl Link {
             | Message::Recall { .. }
             | Message::Recalled { .. }
             | Message::Settled { .. }
+            | Message::Compare { .. }
+            | Message::Compared { .. }
+            | Message::Covered { .. }
+            | Message::Mend { .. }
             | Message::Ping
             | Message::Pong => Lane::Replication,
         };

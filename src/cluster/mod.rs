@@ -5,14 +5,16 @@
 //! in flight) lives in [`Peer`], shared by all views of a member.
 
 pub mod fence;
+pub mod layout;
 pub mod link;
 pub mod membership;
 pub mod placement;
 
 use crate::ids::{Generation, MemberId};
 use crate::metrics::Metric;
-use crate::peer::Envelope;
+use crate::peer::{Envelope, MemberLists, Standing};
 use crate::time::{Duration, Instant};
+use layout::{Layout, Layouts};
 use parking_lot::Mutex;
 use placement::PartitionTable;
 use std::net::SocketAddr;
@@ -21,6 +23,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 /// Most replicas that a key can have (the upper end of the `replicas` setting).
 pub const REPLICAS_MAX: usize = 7;
+/// Most members that answer for a key at once: its replicas, and those that are being replaced.
+pub const HOLDERS_MAX: usize = 2 * REPLICAS_MAX;
 
 /// What gossip says of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,14 +55,24 @@ pub struct ClusterView {
     /// Where they are, sorted.
     addresses: Vec<SocketAddr>,
     me: u16,
+    layout: u64,
+    /// In order.
+    placed: Vec<MemberId>,
     table: PartitionTable,
+    /// Of layouts that were replaced and are still in force.
+    previous: Vec<PartitionTable>,
+    /// Of layouts whose owners may remember requests.
+    recent: Vec<PartitionTable>,
+    /// The lists of placed members, as they are told to others.
+    layout_lists: Vec<u8>,
 }
 
 /// The members that answer for a partition right now: the first of its preference list that can be
-/// reached, at most as many as there are replicas.
+/// reached, at most as many as there are replicas, and behind them the owners of layouts that are being
+/// replaced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holders {
-    list: [Holder; REPLICAS_MAX],
+    list: [Holder; HOLDERS_MAX],
     len: usize,
 }
 
@@ -69,6 +83,8 @@ pub struct Holder {
     pub member: u16,
     /// It is one of the key's replicas, not one that stands in.
     pub primary: bool,
+    /// It was a replica in a layout that is being replaced, and is none any more.
+    pub former: bool,
     /// The absent replica that it stands in for.
     pub stands_in_for: Option<u16>,
 }
@@ -81,8 +97,10 @@ impl Holders {
     }
 
     fn push(&mut self, holder: Holder) {
-        self.list[self.len] = holder;
-        self.len += 1;
+        if self.len < HOLDERS_MAX {
+            self.list[self.len] = holder;
+            self.len += 1;
+        }
     }
 }
 
@@ -92,14 +110,92 @@ impl ClusterView {
     /// # Panics
     /// When `me` is not among them: every node is a member of its own view.
     #[must_use]
-    pub fn new(mut members: Vec<Member>, me: MemberId, replicas: usize, partitions_log2: u8) -> Self {
+    pub fn new(mut members: Vec<Member>, me: MemberId, layouts: &Layouts) -> Self {
         members.sort_by_key(|member| member.id);
-        let ids: Vec<u64> = members.iter().map(|member| member.id.0).collect();
-        let me = ids.binary_search(&me.0).expect("every node is a member of its own view");
+        let me = members.binary_search_by_key(&me, |member| member.id);
+        let me = me.expect("every node is a member of its own view");
         let mut addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
         addresses.sort_unstable();
-        let table = PartitionTable::new(&ids, replicas, partitions_log2);
-        Self { members, addresses, me: me as u16, table }
+        let place = |id: &MemberId| members.binary_search_by_key(id, |member| member.id).ok();
+        let table = |layout: &Layout| {
+            let places: Vec<Option<u16>> =
+                layout.ids().iter().map(|id| place(id).map(|place| place as u16)).collect();
+            layout.table().renamed(&places)
+        };
+        let (layout, current) = (layouts.current().hash(), table(layouts.current()));
+        let previous = layouts.previous().iter().map(table).collect();
+        let recent = layouts.recent().map(table).collect();
+        let mut layout_lists = Vec::new();
+        for layout in std::iter::once(layouts.current()).chain(layouts.previous()) {
+            MemberLists::push(&mut layout_lists, layout.ids());
+        }
+        Self {
+            members,
+            addresses,
+            me: me as u16,
+            layout,
+            placed: layouts.current().ids().to_vec(),
+            table: current,
+            previous,
+            recent,
+            layout_lists,
+        }
+    }
+
+    /// The lists of placed members, the one in force first ([`MemberLists`]).
+    #[must_use]
+    pub fn layout_lists(&self) -> &[u8] {
+        &self.layout_lists
+    }
+
+    /// The hash of the layout in force.
+    #[must_use]
+    pub fn layout(&self) -> u64 {
+        self.layout
+    }
+
+    /// How many partitions there are.
+    #[must_use]
+    pub fn partitions(&self) -> u16 {
+        self.table.partitions() as u16
+    }
+
+    /// Whether no replaced layout is in force.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.previous.is_empty()
+    }
+
+    /// Members that own a partition in a layout that is being replaced (not this one), in no order; each
+    /// may come more than once.
+    pub fn former_owners(&self, partition: u16) -> impl Iterator<Item = u16> + '_ {
+        let primaries = self.primaries(partition);
+        let all = self.previous.iter().flat_map(move |table| table.replicas_of(partition));
+        all.copied().filter(move |member| !primaries.contains(member))
+    }
+
+    /// Whether a member owns a partition, in the layout in force or in one that is being replaced.
+    #[must_use]
+    pub fn is_owner(&self, partition: u16, member: u16) -> bool {
+        self.primaries(partition).contains(&member) || self.former_owners(partition).any(|one| one == member)
+    }
+
+    /// Whether this node became an owner of a partition of late, so that others may remember requests that
+    /// it does not.
+    #[must_use]
+    pub fn owns_newly(&self, partition: u16) -> bool {
+        let others = self.previous.iter().chain(&self.recent);
+        others.into_iter().any(|table| !table.replicas_of(partition).contains(&self.me))
+    }
+
+    /// Members that may remember requests for a partition: its owners in all layouts of late.
+    #[must_use]
+    pub fn rememberers(&self, partition: u16) -> Vec<u16> {
+        let recent = self.recent.iter().flat_map(|table| table.replicas_of(partition)).copied();
+        let mut all: Vec<u16> = self.former_owners(partition).chain(recent).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
     }
 
     /// This node's index.
@@ -151,18 +247,29 @@ impl ClusterView {
         &list[..self.table.replicas().min(list.len())]
     }
 
+    /// Whether a member is alive, or was called down and has been heard since. Its silence does not count.
+    #[must_use]
+    pub fn is_up(&self, index: u16) -> bool {
+        let member = self.member(index);
+        match member.state {
+            MemberState::Alive => true,
+            MemberState::Down(since) => since < member.peer.heard_at(),
+        }
+    }
+
+    /// Whether a member is to hold data in the layout in force.
+    #[must_use]
+    pub fn is_placed(&self, id: MemberId) -> bool {
+        self.placed.binary_search(&id).is_ok()
+    }
+
     /// Whether a member can be asked: alive and not silent, or called down but heard since.
     #[must_use]
     pub fn is_usable(&self, index: u16, now: Instant, suspect_after: Duration) -> bool {
         if index == self.me {
             return true;
         }
-        let member = self.member(index);
-        let present = match member.state {
-            MemberState::Alive => true,
-            MemberState::Down(since) => since < member.peer.heard_at(),
-        };
-        present && !member.peer.is_silent(now, suspect_after)
+        self.is_up(index) && !self.member(index).peer.is_silent(now, suspect_after)
     }
 
     /// The members that answer for a partition now.
@@ -175,7 +282,7 @@ impl ClusterView {
         let mut absent_count = 0;
         for &member in &list[..replicas] {
             if self.is_usable(member, now, suspect_after) {
-                holders.push(Holder { member, primary: true, stands_in_for: None });
+                holders.push(Holder { member, primary: true, ..Holder::default() });
             } else {
                 absent[absent_count] = member;
                 absent_count += 1;
@@ -188,10 +295,25 @@ impl ClusterView {
             }
             if self.is_usable(member, now, suspect_after) {
                 let stands_in_for = absent.next().copied();
-                holders.push(Holder { member, primary: false, stands_in_for });
+                holders.push(Holder { member, stands_in_for, ..Holder::default() });
             }
         }
+        if !self.previous.is_empty() {
+            self.add_former(partition, &mut holders, now, suspect_after);
+        }
         holders
+    }
+
+    /// Former owners go on being written to and asked until their successors are filled. One that stands
+    /// in already is a holder as it is.
+    fn add_former(&self, partition: u16, holders: &mut Holders, now: Instant, suspect_after: Duration) {
+        for member in self.former_owners(partition) {
+            if let Some(held) = holders.list[..holders.len].iter_mut().find(|held| held.member == member) {
+                held.former |= !held.primary;
+            } else if self.is_usable(member, now, suspect_after) {
+                holders.push(Holder { member, former: true, ..Holder::default() });
+            }
+        }
     }
 
     /// The members behind the replicas on a partition's preference list, in order.
@@ -222,6 +344,8 @@ pub struct Peer {
     first_ping_at: AtomicU64,
     reads_in_flight: AtomicI64,
     refused_space_at: AtomicU64,
+    /// What it last said of itself ([`Standing`], packed).
+    standing: AtomicU64,
     /// Lock order: a leaf; nothing else is locked while it is held.
     inbound: Mutex<Inbound>,
 }
@@ -234,6 +358,8 @@ struct Inbound {
     /// Lowest seen difference between our clock and the sender's, delay included, in nanoseconds.
     skew: i64,
     skew_at: Instant,
+    /// When the frame was sent that the standing is from.
+    standing_at: Instant,
 }
 
 impl Default for Inbound {
@@ -244,6 +370,7 @@ impl Default for Inbound {
             gossip: Window::default(),
             skew: i64::MAX,
             skew_at: Instant::ZERO,
+            standing_at: Instant::ZERO,
         }
     }
 }
@@ -327,10 +454,21 @@ impl Peer {
         if !window.admit(envelope.sequence) {
             return Err(Metric::PeerReplayed);
         }
+        if inbound.standing_at <= envelope.sent_at {
+            // Frames may overtake each other; what was said last counts.
+            inbound.standing_at = envelope.sent_at;
+            self.standing.store(envelope.standing.pack(), Ordering::Release);
+        }
         drop(inbound);
         self.heard_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
         self.forgive();
         Ok(())
+    }
+
+    /// What it last said of itself.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        Standing::unpack(self.standing.load(Ordering::Acquire))
     }
 
     /// Forgets open questions: it was heard, or this node was away and could not hear it.
@@ -437,7 +575,8 @@ mod tests {
     }
 
     fn check(peer: &Peer, generation: u64, sequence: u64, sent: u64, received: u64) -> Result<(), Metric> {
-        let envelope = Envelope { sender: MemberId(1), generation, sequence, sent_at: at(sent) };
+        let standing = Standing::default();
+        let envelope = Envelope { sender: MemberId(1), generation, sequence, sent_at: at(sent), standing };
         let stale_after = Duration::from_millis(1_000);
         peer.accept(FrameLane::Peer, &envelope, at(received), at(received), stale_after)
     }

@@ -135,6 +135,24 @@ impl PartitionTable {
         Self { lists, listed, replicas, partitions_log2 }
     }
 
+    /// The same table with other names for its members: `names[i]` in place of `i`. Members without a name are left out.
+    #[must_use]
+    pub fn renamed(&self, names: &[Option<u16>]) -> Self {
+        let missing = names.iter().filter(|name| name.is_none()).count();
+        if missing == 0 {
+            let lists = self.lists.iter().filter_map(|&member| names[usize::from(member)]).collect();
+            return Self { lists, ..*self };
+        }
+        // Cut to what every list still has, so that all lists have one length.
+        let listed = self.listed - missing.min(self.listed);
+        let list = |partition| {
+            let list = self.preference_list(partition);
+            list.iter().filter_map(|&member| names[usize::from(member)]).take(listed)
+        };
+        let lists = (0..self.partitions() as u16).flat_map(list).collect();
+        Self { lists, listed, replicas: self.replicas.min(listed), partitions_log2: self.partitions_log2 }
+    }
+
     /// The partition of a key.
     #[must_use]
     pub fn partition_of(&self, key: &[u8]) -> u16 {

@@ -180,7 +180,7 @@ impl Coordinator {
         let decides = here.is_some_and(|holder| holder.primary) || holders.len() == 1;
         let quorum = self.settings.read_rule == ReadRule::Quorum;
         let mut mine = AskedState::Unknown;
-        if here.is_some() && self.fence.is_active() {
+        if here.is_some() && self.fence.serves(partition) {
             mine = match self.replica.meta(partition, &key) {
                 Some(meta) if !meta.removed && !quorum && decides => {
                     return self.answer_from_here(turn, &arrival.client, partition, &key);
@@ -214,7 +214,7 @@ impl Coordinator {
         let me = turn.view.me();
         let asked = holders.iter().map(|holder| Asked {
             member: turn.view.member(holder.member).id,
-            primary: holder.primary,
+            primary: holder.primary || holder.former,
             state: if holder.member == me { mine } else { AskedState::Not },
         });
         let primaries = turn.view.primaries(partition);
@@ -263,7 +263,7 @@ impl Coordinator {
         let turn_of = |holder: &Holder| (u64::from(holder.member) + token) % holders.len().max(1) as u64;
         others.sort_by_key(|holder| {
             let in_flight = turn.view.member(holder.member).peer.reads_in_flight();
-            (!holder.primary, in_flight, turn_of(holder))
+            (!holder.primary, !holder.former, in_flight, turn_of(holder))
         });
         let last_read_at = self.last_read_at.swap(turn.now.as_nanos(), Ordering::Relaxed);
         let last_read_at = Instant::from_nanos(last_read_at);

@@ -3,12 +3,12 @@
 
 use super::reply_cache::Progress;
 use super::{Coordinator, Turn};
-use crate::ids::{Token, Version};
+use crate::ids::{MemberId, RequestKey, Token, Version};
 use crate::metrics::Metric;
 use crate::outbox::Lane;
 use crate::peer::{Message, ReadRole, Write, WriteOutcome};
 use violet_client::wire;
-use violet_client::{Response, Status, Value};
+use violet_client::{Key, Response, Status, Value};
 
 impl Coordinator {
     /// Another coordinator's write, at one of its holders.
@@ -59,7 +59,9 @@ impl Coordinator {
             turn.outbox.count(Metric::RefusedSpace);
             self.replica.undo(partition, &write.key, write.version);
         }
-        self.reply_cache.record(turn.now, write.request, Progress::Replicated);
+        if write.request != RequestKey(0) {
+            self.reply_cache.record(turn.now, write.request, Progress::Replicated);
+        }
         let message = Message::HintStored { key: write.key, version: write.version };
         self.link.send(turn.now, turn.view, from, &message, turn.outbox);
     }
@@ -69,13 +71,14 @@ impl Coordinator {
         let Message::Read { token, role, client, format, id, key, at_least } = *message else { return };
         turn.outbox.count(Metric::ReadsServed);
         let partition = Self::partition_of(turn, &key);
-        let miss = |removed| Message::ReadMiss { token, unknown: !self.fence.is_active(), removed };
+        let serves = self.fence.serves(partition);
+        let miss = |removed| Message::ReadMiss { token, unknown: !serves, removed };
         let mut bytes = Vec::new();
         let meta = match role {
             ReadRole::Confirm => self.replica.meta(partition, &key),
             ReadRole::Answer | ReadRole::Return => self.replica.read(partition, &key, &mut bytes),
         };
-        let hit = meta.filter(|meta| self.fence.is_active() && !meta.removed && at_least <= meta.version);
+        let hit = meta.filter(|meta| serves && !meta.removed && at_least <= meta.version);
         let Some(meta) = hit else {
             let removed = meta.filter(|meta| meta.removed).map_or(Version::default(), |meta| meta.version);
             return self.link.send(turn.now, turn.view, from, &miss(removed), turn.outbox);
@@ -94,6 +97,21 @@ impl Coordinator {
             }
         };
         self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+    }
+}
+
+impl Coordinator {
+    /// A front end found a replica without a record that this node has.
+    pub fn on_mend(&self, turn: &mut Turn<'_>, key: Key, to: MemberId) {
+        let partition = Self::partition_of(turn, &key);
+        let Some(to) = turn.view.index_of(to).filter(|to| turn.view.is_owner(partition, *to)) else { return };
+        let mut bytes = Vec::new();
+        let Some(meta) = self.replica.read(partition, &key, &mut bytes) else { return };
+        let value = Value { bytes: &bytes, version: meta.client_version };
+        let value = (!meta.removed).then_some(value);
+        let write = Write { key, version: meta.version, value, request: RequestKey(0) };
+        turn.outbox.count(Metric::ReadRepairs);
+        self.link.send(turn.now, turn.view, to, &Message::Hint { write }, turn.outbox);
     }
 }
 

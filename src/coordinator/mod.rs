@@ -203,8 +203,8 @@ impl Coordinator {
     }
 
     /// A client's datagram, at its front end. Returns the client when it asks for STATS: only the
-    /// caller sees the whole process.
-    pub fn on_datagram(&self, turn: &mut Turn<'_>, datagram: &Datagram<'_>) -> Option<Client> {
+    /// caller sees the whole process. A node that has not `joined` does not know yet who holds what.
+    pub fn on_datagram(&self, turn: &mut Turn<'_>, datagram: &Datagram<'_>, joined: bool) -> Option<Client> {
         let waited = turn.now.since(datagram.received_at);
         if self.settings.patience < waited {
             turn.outbox.count(Metric::DroppedOld);
@@ -244,6 +244,14 @@ impl Coordinator {
         });
         if request.operation == Operation::GetStats {
             return Some(client);
+        }
+        let is_keyed = matches!(
+            request.operation,
+            Operation::Put { .. } | Operation::Get { .. } | Operation::Remove { .. }
+        );
+        if is_keyed && !joined {
+            turn.outbox.count(Metric::DroppedFenced);
+            return None;
         }
         self.dispatch(turn, &arrival, &request);
         None

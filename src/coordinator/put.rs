@@ -58,7 +58,7 @@ impl Coordinator {
         // the request has come round to all of them.
         let went_round = holders.len() <= usize::from(arrival.hops);
         let mutation = Mutation { partition, key, value, holders };
-        if is_mine && (self.fence.is_active() || went_round) {
+        if is_mine && (self.fence.serves(partition) || went_round) {
             return self.start_write(turn, arrival, &mutation);
         }
         let next_place = my_place.map_or(0, |place| if is_mine { (place + 1) % holders.len() } else { 0 });
@@ -84,9 +84,14 @@ impl Coordinator {
         }
         let token = self.writes.token();
         let Ok(resumed) = self.admit(turn, arrival, token) else { return };
-        if !resumed && self.may_have_missed_requests(turn.now) {
-            let others = mutation.holders.iter().map(|holder| holder.member);
-            let others: Vec<u16> = others.filter(|member| *member != turn.view.me()).collect();
+        let owns_newly = turn.view.owns_newly(mutation.partition);
+        if !resumed && (owns_newly || self.may_have_missed_requests(turn.now)) {
+            let mut others = if owns_newly { turn.view.rememberers(mutation.partition) } else { Vec::new() };
+            others.extend(mutation.holders.iter().map(|holder| holder.member));
+            others.sort_unstable();
+            others.dedup();
+            let usable = |member: &u16| turn.view.is_usable(*member, turn.now, turn.suspect_after);
+            others.retain(|member| *member != turn.view.me() && usable(member));
             if !others.is_empty() {
                 return self.recall(turn, arrival, &others);
             }
@@ -119,6 +124,7 @@ impl Coordinator {
             only_if_present: value.is_none() && !existed && holders.iter().any(|holder| holder.primary),
             existed,
             answered: false,
+            moving: holders.iter().any(|holder| holder.former),
             restarts: 0,
             targets: Vec::with_capacity(holders.len()),
         };

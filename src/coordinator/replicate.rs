@@ -39,6 +39,8 @@ pub struct WriteOp {
     /// The key had a value, here or at a replica that said so.
     pub(super) existed: bool,
     pub(super) answered: bool,
+    /// Some holders are former owners: who reads may ask them alone, so all must have it.
+    pub(super) moving: bool,
     pub(super) restarts: u8,
     pub(super) targets: Vec<Target>,
 }
@@ -91,6 +93,7 @@ impl WriteOp {
             // Whether a removal found anything is known only when all have spoken.
             _ if self.phase != Phase::Writing || self.only_if_present => self.is_settled(),
             WriteRule::AllLive => self.is_settled(),
+            WriteRule::Quorum if self.moving => self.is_settled(),
             WriteRule::Quorum => {
                 self.is_settled() || copies <= self.targets.iter().filter(acknowledged).count()
             }
@@ -478,7 +481,9 @@ impl Coordinator {
     fn replace(&self, turn: &mut Turn<'_>, token: Token, late: &Target, write: &Write<'_>) {
         let owner = late.hint_for.unwrap_or(late.member);
         let Some((op, _)) = self.writes.update(token, |op| (Next::Keep, op.clone())) else { return };
-        let successor = if op.targets.len() < TARGETS_MAX { self.successor(turn, &op) } else { None };
+        let is_former = late.hint_for.is_none() && !self.is_primary(turn, op.partition, owner);
+        let may_replace = op.targets.len() < TARGETS_MAX && !is_former;
+        let successor = if may_replace { self.successor(turn, &op) } else { None };
         if successor.is_none() && !op.only_if_present {
             self.keep_hint(turn, owner, write);
         }
@@ -503,6 +508,10 @@ impl Coordinator {
             self.send_write(turn, token, &op, &target, write);
         }
         self.follow_up(turn, token, changed);
+    }
+
+    fn is_primary(&self, turn: &Turn<'_>, partition: u16, member: MemberId) -> bool {
+        turn.view.index_of(member).is_some_and(|index| turn.view.primaries(partition).contains(&index))
     }
 
     /// The next member that can be asked and has not been.

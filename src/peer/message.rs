@@ -64,6 +64,65 @@ pub enum Recollection {
     Done(u32),
 }
 
+/// Partitions, and for each a number that stands for all that a member holds in it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Roots<'a>(&'a [u8]);
+
+impl<'a> Roots<'a> {
+    /// Bytes of one entry.
+    pub const ENTRY_BYTES: usize = 10;
+
+    /// Appends an entry to what [`Roots::over`] reads.
+    pub fn push(out: &mut Vec<u8>, partition: u16, root: u64) {
+        out.extend_from_slice(&partition.to_le_bytes());
+        push_u64(out, root);
+    }
+
+    /// The entries in these bytes; a rest that is none is left out.
+    #[must_use]
+    pub fn over(bytes: &'a [u8]) -> Self {
+        Self(&bytes[..bytes.len() - bytes.len() % Self::ENTRY_BYTES])
+    }
+
+    /// The entries.
+    pub fn iter(self) -> impl Iterator<Item = (u16, u64)> + 'a {
+        self.0.chunks_exact(Self::ENTRY_BYTES).filter_map(|entry| {
+            let mut reader = Reader(entry);
+            Some((reader.u16()?, reader.u64()?))
+        })
+    }
+}
+
+/// Lists of placed members: the layout in force, and those that it replaces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemberLists<'a>(&'a [u8]);
+
+impl<'a> MemberLists<'a> {
+    /// Appends a list to what [`MemberLists::over`] reads.
+    pub fn push(out: &mut Vec<u8>, members: &[MemberId]) {
+        out.extend_from_slice(&(members.len() as u16).to_le_bytes());
+        members.iter().for_each(|member| push_u64(out, member.0));
+    }
+
+    /// The lists in these bytes.
+    #[must_use]
+    pub fn over(bytes: &'a [u8]) -> Self {
+        Self(bytes)
+    }
+
+    /// The lists; a rest that is none is left out.
+    #[must_use]
+    pub fn to_vecs(self) -> Vec<Vec<MemberId>> {
+        let mut reader = Reader(self.0);
+        let mut lists = Vec::new();
+        while let Some(len) = reader.u16() {
+            let Some(mut members) = reader.bytes(usize::from(len) * 8).map(Reader) else { break };
+            lists.push(std::iter::from_fn(|| members.u64().map(MemberId)).collect());
+        }
+        lists
+    }
+}
+
 /// What members say to each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
@@ -194,6 +253,8 @@ pub enum Message<'a> {
         hints: u64,
         /// The sender remembers requests; the receiver may have missed some.
         remembers: bool,
+        /// The layouts that the sender uses: the one in force first.
+        layouts: MemberLists<'a>,
     },
     /// What became of this request? From a coordinator that was away and may have missed it.
     Recall {
@@ -216,6 +277,36 @@ pub enum Message<'a> {
         /// The key had a value (and was removed).
         existed: bool,
     },
+    /// This is what the sender holds of these partitions; what does the receiver?
+    Compare {
+        /// When it was asked, on the sender's clock; repeated in the answer.
+        asked_at: u64,
+        /// The sender takes nothing from before this time: its last wipe-out.
+        wiped_at: u64,
+        /// What the sender holds.
+        roots: Roots<'a>,
+    },
+    /// Answer to [`Message::Compare`].
+    Compared {
+        /// From the question.
+        asked_at: u64,
+        /// The sender takes nothing from before this time.
+        wiped_at: u64,
+        /// What the sender of the answer holds of the same partitions.
+        roots: Roots<'a>,
+    },
+    /// The sender holds everything that the receiver held when its roots were these.
+    Covered {
+        /// The receiver's roots.
+        roots: Roots<'a>,
+    },
+    /// Send this key's record to that member, which lacks it or has an older one (read repair).
+    Mend {
+        /// Which key.
+        key: Key,
+        /// Who lacks it.
+        to: MemberId,
+    },
     /// Are you there?
     Ping,
     /// Yes.
@@ -234,6 +325,7 @@ impl<'a> Message<'a> {
             | Self::Hint { .. }
             | Self::CatchUp { .. }
             | Self::Recall { .. }
+            | Self::Compare { .. }
             | Self::Ping => true,
             Self::Reply { .. }
             | Self::Stored { .. }
@@ -245,6 +337,9 @@ impl<'a> Message<'a> {
             | Self::HintsLeft { .. }
             | Self::Recalled { .. }
             | Self::Settled { .. }
+            | Self::Compared { .. }
+            | Self::Covered { .. }
+            | Self::Mend { .. }
             | Self::Pong => false,
         }
     }
@@ -342,11 +437,12 @@ impl<'a> Message<'a> {
                 out.push(13);
                 push_u64(out, *round);
             }
-            Self::HintsLeft { round, hints, remembers } => {
+            Self::HintsLeft { round, hints, remembers, layouts } => {
                 out.push(14);
                 push_u64(out, *round);
                 push_u64(out, *hints);
                 out.push(u8::from(*remembers));
+                out.extend_from_slice(layouts.0);
             }
             Self::Recall { token, request } => {
                 out.push(17);
@@ -369,6 +465,27 @@ impl<'a> Message<'a> {
                 out.push(19);
                 push_request(out, request);
                 out.push(u8::from(*existed));
+            }
+            Self::Compare { asked_at, wiped_at, roots } => {
+                out.push(20);
+                push_u64(out, *asked_at);
+                push_u64(out, *wiped_at);
+                out.extend_from_slice(roots.0);
+            }
+            Self::Compared { asked_at, wiped_at, roots } => {
+                out.push(21);
+                push_u64(out, *asked_at);
+                push_u64(out, *wiped_at);
+                out.extend_from_slice(roots.0);
+            }
+            Self::Covered { roots } => {
+                out.push(22);
+                out.extend_from_slice(roots.0);
+            }
+            Self::Mend { key, to } => {
+                out.push(23);
+                push_u64(out, to.0);
+                push_key(out, key);
             }
             Self::Ping => out.push(15),
             Self::Pong => out.push(16),
@@ -438,7 +555,12 @@ impl<'a> Message<'a> {
             11 => Self::Hint { write: reader.write()? },
             12 => Self::HintStored { version: reader.version()?, key: reader.key()? },
             13 => Self::CatchUp { round: reader.u64()? },
-            14 => Self::HintsLeft { round: reader.u64()?, hints: reader.u64()?, remembers: reader.flag()? },
+            14 => Self::HintsLeft {
+                round: reader.u64()?,
+                hints: reader.u64()?,
+                remembers: reader.flag()?,
+                layouts: MemberLists(reader.rest()),
+            },
             15 => Self::Ping,
             16 => Self::Pong,
             17 => Self::Recall { token: reader.u64()?, request: reader.request()? },
@@ -454,27 +576,37 @@ impl<'a> Message<'a> {
                 Self::Recalled { token, known }
             }
             19 => Self::Settled { request: reader.request()?, existed: reader.flag()? },
+            20 => {
+                let (asked_at, wiped_at) = (reader.u64()?, reader.u64()?);
+                Self::Compare { asked_at, wiped_at, roots: Roots::over(reader.rest()) }
+            }
+            21 => {
+                let (asked_at, wiped_at) = (reader.u64()?, reader.u64()?);
+                Self::Compared { asked_at, wiped_at, roots: Roots::over(reader.rest()) }
+            }
+            22 => Self::Covered { roots: Roots::over(reader.rest()) },
+            23 => Self::Mend { to: MemberId(reader.u64()?), key: reader.key()? },
             _ => return None,
         };
         reader.0.is_empty().then_some(message)
     }
 }
 
-fn push_u64(out: &mut Vec<u8>, number: u64) {
+pub(super) fn push_u64(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-fn push_version(out: &mut Vec<u8>, version: Version) {
+pub(super) fn push_version(out: &mut Vec<u8>, version: Version) {
     push_u64(out, version.time);
     push_u64(out, version.writer);
 }
 
-fn push_key(out: &mut Vec<u8>, key: &Key) {
+pub(super) fn push_key(out: &mut Vec<u8>, key: &Key) {
     out.push(key.as_bytes().len() as u8);
     out.extend_from_slice(key.as_bytes());
 }
 
-fn push_value(out: &mut Vec<u8>, value: Value<'_>) {
+pub(super) fn push_value(out: &mut Vec<u8>, value: Value<'_>) {
     out.extend_from_slice(&value.version.to_le_bytes());
     out.extend_from_slice(&(value.bytes.len() as u32).to_le_bytes());
     out.extend_from_slice(value.bytes);
@@ -528,11 +660,11 @@ impl<'a> Reader<'a> {
         std::mem::take(&mut self.0)
     }
 
-    fn u8(&mut self) -> Option<u8> {
+    pub(super) fn u8(&mut self) -> Option<u8> {
         self.take::<1>().map(|bytes| bytes[0])
     }
 
-    fn flag(&mut self) -> Option<bool> {
+    pub(super) fn flag(&mut self) -> Option<bool> {
         match self.u8()? {
             0 => Some(false),
             1 => Some(true),
@@ -540,7 +672,11 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn u32(&mut self) -> Option<u32> {
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        self.take().map(|bytes| u16::from_le_bytes(*bytes))
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
         self.take().map(|bytes| u32::from_le_bytes(*bytes))
     }
 
@@ -548,16 +684,16 @@ impl<'a> Reader<'a> {
         self.take().map(|bytes| u64::from_le_bytes(*bytes))
     }
 
-    fn version(&mut self) -> Option<Version> {
+    pub(super) fn version(&mut self) -> Option<Version> {
         Some(Version { time: self.u64()?, writer: self.u64()? })
     }
 
-    fn key(&mut self) -> Option<Key> {
+    pub(super) fn key(&mut self) -> Option<Key> {
         let length = self.u8()?;
         Key::parse(self.bytes(usize::from(length))?).ok()
     }
 
-    fn value(&mut self) -> Option<Value<'a>> {
+    pub(super) fn value(&mut self) -> Option<Value<'a>> {
         let version = i32::from_le_bytes(*self.take()?);
         let length = self.u32()?;
         Some(Value { version, bytes: self.bytes(length as usize)? })
@@ -640,7 +776,16 @@ mod tests {
             Message::Hint { write },
             Message::HintStored { key, version },
             Message::CatchUp { round: 1 },
-            Message::HintsLeft { round: 1, hints: 2, remembers: true },
+            Message::HintsLeft {
+                round: 1,
+                hints: 2,
+                remembers: true,
+                layouts: MemberLists(b"\x01\0ABCDEFGH"),
+            },
+            Message::Compare { asked_at: 1, wiped_at: 2, roots: Roots(b"ABCDEFGHIJ") },
+            Message::Compared { asked_at: 1, wiped_at: 2, roots: Roots(b"") },
+            Message::Covered { roots: Roots(b"ABCDEFGHIJabcdefghij") },
+            Message::Mend { key, to: MemberId(3) },
             Message::Recall { token: 8, request },
             Message::Recalled { token: 8, known: Recollection::Nothing },
             Message::Recalled { token: 8, known: Recollection::Done(1) },
@@ -656,7 +801,15 @@ mod tests {
             let mut bytes = Vec::new();
             message.encode(&mut bytes);
             assert_eq!(Message::decode(&bytes), Some(message));
-            let open_ended = matches!(message, Message::Forward { .. } | Message::Reply { .. });
+            let open_ended = matches!(
+                message,
+                Message::Forward { .. }
+                    | Message::Reply { .. }
+                    | Message::HintsLeft { .. }
+                    | Message::Compare { .. }
+                    | Message::Compared { .. }
+                    | Message::Covered { .. }
+            );
             if !open_ended {
                 for end in 0..bytes.len() {
                     assert_eq!(Message::decode(&bytes[..end]), None, "{message:?} cut at {end}");

@@ -1,7 +1,7 @@
 //! Frames between members: what they say, and the envelope that proves who said it.
 //!
 //! ```text
-//! magic(4) tag(16) sender(8) generation(8) sequence(8) sent_at(8) kind(1) body
+//! magic(4) tag(16) sender(8) generation(8) sequence(8) sent_at(8) standing(8) kind(1) body
 //! ```
 //!
 //! The tag is a keyed BLAKE3 hash, cut to 16 bytes, over the receiver's name (which is not sent: the
@@ -13,11 +13,12 @@
 //! Deliberately not here: compatibility. All members of a cluster run the same version.
 
 pub mod message;
+pub mod transfer;
 
 use crate::ids::{Generation, MemberId};
 use crate::time::Instant;
 use message::Reader;
-pub use message::{ClientAddress, Message, ReadRole, Recollection, Write, WriteOutcome};
+pub use message::{ClientAddress, MemberLists, Message, ReadRole, Recollection, Roots, Write, WriteOutcome};
 
 /// First bytes of a frame of the peer lane; the kernel steers by them.
 pub const PEER_MAGIC: [u8; 4] = *b"VltP";
@@ -27,7 +28,38 @@ pub const GOSSIP_MAGIC: [u8; 4] = *b"VltG";
 const TAG_BYTES: usize = 16;
 const SEALED_FROM: usize = PEER_MAGIC.len() + TAG_BYTES;
 /// Bytes before the body.
-pub const ENVELOPE_BYTES: usize = SEALED_FROM + 4 * 8;
+pub const ENVELOPE_BYTES: usize = SEALED_FROM + 5 * 8;
+
+/// What a member says of itself in every frame.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Hash of the layout that it uses; the low bits are zero.
+    pub layout: u64,
+    /// Everything that it owns in that layout it holds.
+    pub full: bool,
+    /// It is on its way out and must not be placed.
+    pub leaving: bool,
+    /// No replaced layout is in force with it.
+    pub settled: bool,
+}
+
+impl Standing {
+    /// The bits that are not the layout's.
+    pub const FLAGS: u64 = 7;
+
+    /// As one number.
+    #[must_use]
+    pub fn pack(self) -> u64 {
+        self.layout | u64::from(self.full) | u64::from(self.leaving) << 1 | u64::from(self.settled) << 2
+    }
+
+    /// From one number.
+    #[must_use]
+    pub fn unpack(number: u64) -> Self {
+        let flag = |bit: u32| number >> bit & 1 == 1;
+        Self { layout: number & !Self::FLAGS, full: flag(0), leaving: flag(1), settled: flag(2) }
+    }
+}
 
 /// The keys of one lane's frames.
 #[derive(Clone)]
@@ -53,6 +85,8 @@ pub struct Envelope {
     pub sequence: u64,
     /// When it was sent, on the sender's clock.
     pub sent_at: Instant,
+    /// What the sender says of itself.
+    pub standing: Standing,
 }
 
 impl FrameKey {
@@ -85,8 +119,8 @@ impl FrameKey {
         let start = out.len();
         out.extend_from_slice(&self.magic);
         out.extend_from_slice(&[0; TAG_BYTES]);
-        for number in [envelope.sender.0, envelope.generation, envelope.sequence, envelope.sent_at.as_nanos()]
-        {
+        let Envelope { sender, generation, sequence, sent_at, standing } = *envelope;
+        for number in [sender.0, generation, sequence, sent_at.as_nanos(), standing.pack()] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         body(out);
@@ -111,6 +145,7 @@ impl FrameKey {
             generation: reader.u64()?,
             sequence: reader.u64()?,
             sent_at: Instant::from_nanos(reader.u64()?),
+            standing: Standing::unpack(reader.u64()?),
         };
         Some((envelope, reader.0))
     }
@@ -131,8 +166,9 @@ mod tests {
     #[test]
     fn a_frame_opens_only_unchanged_and_under_its_own_key() {
         let (key, to) = (FrameKey::peer(&[1; 32]), MemberId(9));
-        let envelope =
-            Envelope { sender: MemberId(1), generation: 2, sequence: 3, sent_at: Instant::from_nanos(4) };
+        let standing = Standing { layout: 8, full: true, leaving: false, settled: true };
+        let sent_at = Instant::from_nanos(4);
+        let envelope = Envelope { sender: MemberId(1), generation: 2, sequence: 3, sent_at, standing };
         let mut frame = Vec::new();
         key.seal(to, &envelope, &mut frame, |out| out.extend_from_slice(b"body"));
         assert_eq!(key.open(to, &frame), Some((envelope, &b"body"[..])));

@@ -163,6 +163,16 @@ impl Hints {
         true
     }
 
+    /// Forgets all hints for a member that is not coming back; returns how many.
+    pub fn forget_owner(&self, owner: MemberId) -> usize {
+        let mut kept = self.kept.lock();
+        let Some(owner) = kept.by_owner.remove(&owner) else { return 0 };
+        let bytes: usize = owner.hints.values().map(Hint::cost_bytes).sum();
+        kept.bytes -= bytes;
+        self.budget.give(bytes);
+        owner.hints.len()
+    }
+
     /// Whether a write of this key is kept for anyone.
     #[must_use]
     pub fn has_key(&self, key: &Key) -> bool {

@@ -1,9 +1,12 @@
 //! What this node keeps for others: the replica of its partitions, and hints for absent members.
 
+pub mod anti_entropy;
 pub mod hint;
+pub mod transfer;
 
 use crate::ids::Version;
 use crate::peer::{Write, WriteOutcome};
+use crate::storage::digest::{ALL_LEAVES, Digest};
 use crate::storage::{Engine, Meta, Record, Usage, Written};
 use hint::Hints;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -75,6 +78,53 @@ impl Replica {
         self.wipe_floor.fetch_max(floor.time, Ordering::AcqRel);
         self.engine.wipe();
         self.hints.wipe();
+    }
+
+    /// The time of the last wipe-out; nothing up to it is taken any more.
+    #[must_use]
+    pub fn wiped_at(&self) -> u64 {
+        self.wipe_floor.load(Ordering::Acquire)
+    }
+
+    /// Stands for everything that is held of a partition.
+    #[must_use]
+    pub fn digest(&self, partition: u16) -> Digest {
+        self.engine.digest(partition)
+    }
+
+    /// Visits what is held in some leaves of a partition; see [`Engine::scan`].
+    pub fn scan(&self, partition: u16, leaves: u32, visit: &mut dyn FnMut(&Key, &Meta)) {
+        self.engine.scan(partition, leaves, visit);
+    }
+
+    /// The partitions of which anything is held.
+    #[must_use]
+    pub fn partitions_held(&self) -> Vec<u16> {
+        self.engine.partitions_held()
+    }
+
+    /// Forgets a partition that this node does not own.
+    pub fn forget_partition(&self, partition: u16) {
+        self.engine.forget_partition(partition);
+    }
+
+    /// Forgets what was written to a partition up to this time: a wipe-out that this node missed.
+    pub fn forget_until(&self, partition: u16, time: u64) {
+        if time <= self.wiped_at() {
+            return;
+        }
+        let mut old = Vec::new();
+        self.engine.scan(partition, ALL_LEAVES, &mut |key, meta| {
+            if meta.version.time <= time {
+                old.push((*key, meta.version));
+            }
+        });
+        old.iter().for_each(|(key, version)| self.engine.undo(partition, key, *version));
+    }
+
+    /// All owners of a partition are known to hold what was written up to this time.
+    pub fn agree(&self, partition: u16, up_to: u64) {
+        self.engine.agree(partition, up_to);
     }
 
     /// Forgets tombstones and hints older than this time.

@@ -148,6 +148,8 @@ pub struct Report {
     pub catching_up: bool,
     /// Hints that it keeps.
     pub hints: usize,
+    /// Partitions that are not compared, not handed over or being copied, and an unsettled layout.
+    pub unsettled: u64,
 }
 
 /// What a host is made of.
@@ -263,6 +265,22 @@ impl Host {
         }
         process.data.ticks_first = self.dice.chance(500_000);
         Some([(Plane::Data, process.data.busy_until), (Plane::Control, process.controller.busy_until)])
+    }
+
+    /// Another machine asks by the bulk transport.
+    pub fn answer_bulk(&self, from: SocketAddr, request: &[u8]) -> Option<Vec<u8>> {
+        let mut response = Vec::new();
+        let process = self.process.as_ref()?;
+        let is_answer = process.node.answer_bulk(MemberId::of(from), request, &mut response);
+        is_answer.then_some(response)
+    }
+
+    /// What became of a question that this machine asked.
+    pub fn on_bulk(&mut self, now: Instant, ticket: u64, response: Option<&[u8]>) {
+        let local = self.local(now);
+        if let Some(process) = &mut self.process {
+            process.control.on_bulk(local, ticket, response, &mut process.outbox);
+        }
     }
 
     /// A datagram reaches the machine. Returns the thread that it is for, unless nobody gets it.
@@ -463,6 +481,7 @@ impl Host {
             members_alive: process.node.view().alive_count(),
             catching_up: stats["catching_up"] == true,
             hints: process.node.replica().hints.usage().0,
+            unsettled: stats["repair"]["unsettled"].as_u64().unwrap_or(u64::MAX),
         })
     }
 }

@@ -145,6 +145,12 @@ impl Network {
         self.cut.insert((from, to));
     }
 
+    /// Whether nothing passes in this direction.
+    #[must_use]
+    pub fn is_cut(&self, from: Place, to: Place) -> bool {
+        self.cut.contains(&(from, to))
+    }
+
     /// Joins everything that was cut.
     pub fn heal(&mut self) {
         self.cut.clear();

@@ -280,6 +280,7 @@ fn restless(world: &World) -> Vec<String> {
         report.members_alive != nodes
             || report.catching_up
             || report.hints != 0
+            || report.unsettled != 0
             || report.in_progress != 0
             || !report.adds_up()
     };

@@ -21,10 +21,48 @@ pub const BEGIN: Instant = Instant::from_nanos(1_750_000_000_000_000_000);
 
 #[derive(Debug)]
 enum Event {
-    Arrive { from: SocketAddr, to: SocketAddr, bytes: Box<[u8]> },
-    Wake { node: usize, plane: Plane },
-    Client { client: usize },
+    Arrive {
+        from: SocketAddr,
+        to: SocketAddr,
+        bytes: Box<[u8]>,
+    },
+    Wake {
+        node: usize,
+        plane: Plane,
+    },
+    Client {
+        client: usize,
+    },
+    /// A question of the bulk transport reaches its member.
+    Question {
+        ask: Ask,
+        request: Vec<u8>,
+    },
+    /// Its answer, or the news that there is none, reaches the asker.
+    Answer {
+        ask: Ask,
+        response: Option<Vec<u8>>,
+    },
 }
+
+/// Who asked whom by the bulk transport.
+#[derive(Clone, Copy, Debug)]
+struct Ask {
+    asker: usize,
+    /// Which of the asker's processes.
+    birth: u32,
+    asked: usize,
+    ticket: u64,
+}
+
+/// A connection on which nothing moves is given up after this long.
+const BULK_PATIENCE: Duration = Duration::from_secs(10);
+/// A member without a process refuses at once, or nearly so.
+const BULK_REFUSAL: Duration = Duration::from_millis(2);
+/// What a byte takes on its way by the bulk transport.
+const BULK_PER_BYTE: Duration = Duration::from_nanos(10);
+/// A lost packet is sent again within this time.
+const BULK_RESEND: Duration = Duration::from_millis(400);
 
 #[derive(Debug)]
 struct Entry {
@@ -76,6 +114,7 @@ pub struct World {
     sequence: u64,
     hash: u64,
     letters: Vec<Letter>,
+    bulk_dice: Dice,
 }
 
 impl World {
@@ -97,6 +136,7 @@ impl World {
             sequence: 0,
             hash: seed,
             letters: Vec::new(),
+            bulk_dice: Dice::of_part(seed, "bulk", 0),
         }
     }
 
@@ -173,6 +213,8 @@ impl World {
                     }
                 }
                 Event::Client { client } => self.poke(client),
+                Event::Question { ask, request } => self.answer_bulk(ask, &request),
+                Event::Answer { ask, response } => self.take_bulk_answer(ask, response),
             }
         }
         self.now = self.now.max(end);
@@ -252,6 +294,54 @@ impl World {
             }
         }
         process.outbox.clear();
+        for bulk in process.outbox.bulk_asks() {
+            let Some(Place::Node(asked)) = Place::of(bulk.to) else { continue };
+            let ask = Ask { asker: node, birth: host.births, asked, ticket: bulk.ticket };
+            let at = leaves_at + bulk_time(&mut self.bulk_dice, &network.weather, bulk.request.len());
+            *sequence += 1;
+            let event = Event::Question { ask, request: bulk.request };
+            events.push(Reverse(Entry { at, sequence: *sequence, event }));
+        }
+    }
+
+    /// A question of the bulk transport arrives; its answer takes its time, too.
+    fn answer_bulk(&mut self, ask: Ask, request: &[u8]) {
+        self.note("bulk", ask.asker as u64, request.len() as u64);
+        self.mix(xxh3_64(request));
+        let is_cut = self.is_cut_between(ask);
+        let asker = self.hosts[ask.asker].address;
+        let host = &self.hosts[ask.asked];
+        let (response, wait) = match host.state {
+            State::Up if !is_cut => (host.answer_bulk(asker, request), Duration::ZERO),
+            State::Down if !is_cut => (None, BULK_REFUSAL),
+            State::Up | State::Paused | State::Down => (None, BULK_PATIENCE),
+        };
+        let bytes = response.as_ref().map_or(0, Vec::len);
+        let at = self.now + wait + bulk_time(&mut self.bulk_dice, &self.network.weather, bytes);
+        self.push(at, Event::Answer { ask, response });
+    }
+
+    fn is_cut_between(&self, ask: Ask) -> bool {
+        let (a, b) = (Place::Node(ask.asker), Place::Node(ask.asked));
+        self.network.is_cut(a, b) || self.network.is_cut(b, a)
+    }
+
+    fn take_bulk_answer(&mut self, ask: Ask, response: Option<Vec<u8>>) {
+        // What the process was that asked for it is gone.
+        if self.hosts[ask.asker].births != ask.birth {
+            return;
+        }
+        match self.hosts[ask.asker].state {
+            State::Down => {}
+            // The kernel keeps it.
+            State::Paused => self.push(self.now + BULK_RESEND, Event::Answer { ask, response }),
+            State::Up => {
+                let response = response.filter(|_| !self.is_cut_between(ask));
+                self.note("answer", ask.ticket, response.as_ref().map_or(0, |bytes| xxh3_64(bytes)));
+                self.hosts[ask.asker].on_bulk(self.now, ask.ticket, response.as_deref());
+                self.dispatch(ask.asker, self.now);
+            }
+        }
     }
 
     /// Sends one datagram for a client, beside what it sends itself.
@@ -315,6 +405,13 @@ impl World {
     pub fn dice(&self, part: &str, number: u64) -> Dice {
         Dice::of_part(self.seed, part, number)
     }
+}
+
+fn bulk_time(dice: &mut Dice, weather: &Weather, bytes: usize) -> Duration {
+    let resend =
+        if dice.chance(weather.loss) { dice.time(Duration::ZERO, BULK_RESEND) } else { Duration::ZERO };
+    let way = weather.delay + dice.time(Duration::ZERO, weather.jitter);
+    way + resend + BULK_PER_BYTE * bytes as u32
 }
 
 fn damaged(bytes: &[u8], bit: Option<usize>) -> Box<[u8]> {

@@ -1,9 +1,11 @@
 //! Where values live: the [`Engine`] behind a replica, and the memory that all parts of a node share.
 
 pub mod chunks;
+pub mod digest;
 pub mod ram;
 
 use crate::ids::Version;
+use digest::Digest;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use violet_client::{Key, Value};
 
@@ -73,11 +75,34 @@ pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Forgets a record without a trace if it is not newer than `version`.
     fn undo(&self, partition: u16, key: &Key, version: Version);
 
-    /// Forgets everything.
+    /// Forgets everything, and what was agreed.
     fn wipe(&self);
 
-    /// Forgets tombstones whose version is older than this time (nanoseconds since the epoch);
-    /// bounded work per call.
+    /// The sums of a partition's records, tombstones included, as they stand.
+    fn digest(&self, partition: u16) -> Digest;
+
+    /// Visits every record of a partition that is in one of these leaves (bit `n` is leaf `n`),
+    /// tombstones included.
+    ///
+    /// The order is unspecified, and the same on a machine for the same history and seed. Writers of the
+    /// partition, and of others that share its lock, wait meanwhile. So the time of a scan is bounded by
+    /// the size of the partition only, visitors must be quick, and they must not call the engine.
+    fn scan(&self, partition: u16, leaves: u32, visit: &mut dyn FnMut(&Key, &Meta));
+
+    /// Forgets a partition's records without a trace, and what was agreed on it. It is empty at once;
+    /// its memory is free when the call returns.
+    fn forget_partition(&self, partition: u16);
+
+    /// The partitions with at least one record, in rising order.
+    fn partitions_held(&self) -> Vec<u16>;
+
+    /// All owners of the partition hold everything that was written up to this time (nanoseconds since
+    /// the epoch). The latest time counts, whatever the order of calls.
+    fn agree(&self, partition: u16, up_to: u64);
+
+    /// Forgets tombstones whose version is older than this time (nanoseconds since the epoch), but only
+    /// what all owners hold ([`agree`](Self::agree)); bounded work per call. Without a free block a
+    /// write does the same for any but the youngest tombstones.
     fn sweep(&self, older_than: u64);
 
     /// How much is held.

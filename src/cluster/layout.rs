@@ -1,0 +1,195 @@
+//! Which members are placed, what was before, and who has heard of it.
+//!
+//! A [`Layout`] is a list of members and the partition table that follows from it. Members need not
+//! agree on anything to have the same layout; they need only know the same members. But they do not
+//! hear of a change at the same moment, and a new owner holds nothing yet. So a replaced layout stays
+//! in force beside the current one ([`Layouts`]): its owners are still written to and still asked,
+//! until every living member says ([`Standing`], in every frame) that it uses the current layout and
+//! that all partitions it owns in it are filled. That is the switch, and each member makes it when it
+//! sees it; whoever is early or late only writes to too many. (Garage's layout trackers do the same
+//! with numbered layouts; here a hash stands for the number, and nobody has to agree on it.)
+
+use super::placement::PartitionTable;
+use crate::ids::MemberId;
+use crate::peer::Standing;
+use crate::time::{Duration, Instant};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use xxhash_rust::xxh3::xxh3_64;
+
+/// Replaced layouts that stay in force at most. More pile up only while members come and go faster
+/// than partitions fill; then those between the first and the last, which were never filled, go.
+const PREVIOUS_MAX: usize = 8;
+
+/// The placed members, and who holds what.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    ids: Arc<[MemberId]>,
+    hash: u64,
+    table: Arc<PartitionTable>,
+}
+
+impl Layout {
+    /// The layout of these members.
+    #[must_use]
+    pub fn new(ids: BTreeSet<MemberId>, replicas: usize, partitions_log2: u8) -> Self {
+        let ids: Arc<[MemberId]> = ids.into_iter().collect();
+        let numbers: Vec<u64> = ids.iter().map(|id| id.0).collect();
+        let mut bytes = vec![replicas as u8, partitions_log2];
+        bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        let table = Arc::new(PartitionTable::new(&numbers, replicas, partitions_log2));
+        Self { ids, hash: xxh3_64(&bytes) & !Standing::FLAGS, table }
+    }
+
+    /// The placed members, in order.
+    #[must_use]
+    pub fn ids(&self) -> &[MemberId] {
+        &self.ids
+    }
+
+    /// Stands for the list: equal hashes, equal tables. Its low bits are zero.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Who holds what, by place in [`Layout::ids`].
+    #[must_use]
+    pub fn table(&self) -> &Arc<PartitionTable> {
+        &self.table
+    }
+}
+
+/// The layout in force, and those that it replaced and that are still needed.
+#[derive(Clone, Debug)]
+pub struct Layouts {
+    current: Layout,
+    /// Oldest first.
+    previous: Vec<Layout>,
+    /// Settled lately: nobody is written to for their sake, but their owners remember requests.
+    recent: Vec<(Instant, Layout)>,
+    /// A layout was settled here since the start: what is replaced from now on held data.
+    founded: bool,
+}
+
+impl Layouts {
+    /// The layouts of a process that starts.
+    #[must_use]
+    pub fn new(first: Layout) -> Self {
+        Self { current: first, previous: Vec::new(), recent: Vec::new(), founded: false }
+    }
+
+    /// The layout in force.
+    #[must_use]
+    pub fn current(&self) -> &Layout {
+        &self.current
+    }
+
+    /// Replaced layouts whose owners are still written to and asked, oldest first.
+    #[must_use]
+    pub fn previous(&self) -> &[Layout] {
+        &self.previous
+    }
+
+    /// Layouts that were settled lately.
+    pub fn recent(&self) -> impl Iterator<Item = &Layout> {
+        self.recent.iter().map(|(_, layout)| layout)
+    }
+
+    /// Whether this process has seen a layout settle.
+    #[must_use]
+    pub fn is_founded(&self) -> bool {
+        self.founded
+    }
+
+    /// Puts another layout in force.
+    pub fn replace(&mut self, layout: Layout) {
+        let old = std::mem::replace(&mut self.current, layout);
+        if self.founded {
+            self.keep(old);
+        }
+        self.previous.retain(|layout| layout.hash != self.current.hash);
+    }
+
+    /// Takes note of a layout that others still use or used; `true` when it is news.
+    pub fn learn(&mut self, layout: Layout) -> bool {
+        let known = |other: &Layout| other.hash == layout.hash;
+        let is_news = !known(&self.current) && !self.previous.iter().any(known);
+        if is_news {
+            self.keep(layout);
+        }
+        is_news
+    }
+
+    fn keep(&mut self, layout: Layout) {
+        self.previous.retain(|other| other.hash != layout.hash);
+        self.previous.push(layout);
+        if PREVIOUS_MAX < self.previous.len() {
+            // The first held data for certain, the last may be what others use.
+            self.previous.remove(1);
+        }
+    }
+
+    /// Everybody uses the current layout and is full: the replaced ones have served.
+    pub fn settle(&mut self, now: Instant) {
+        self.founded = true;
+        self.recent.extend(self.previous.drain(..).map(|layout| (now, layout)));
+    }
+
+    /// Forgets what was settled more than this long ago; `true` when something went.
+    pub fn expire(&mut self, now: Instant, after: Duration) -> bool {
+        let before = self.recent.len();
+        self.recent.retain(|(at, _)| now.since(*at) <= after);
+        self.recent.len() < before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(ids: &[u64]) -> Layout {
+        Layout::new(ids.iter().map(|id| MemberId(*id)).collect(), 3, 6)
+    }
+
+    #[test]
+    fn what_was_in_force_stays_until_it_is_settled() {
+        let at = Instant::from_nanos;
+        let mut layouts = Layouts::new(layout(&[1]));
+        layouts.replace(layout(&[1, 2]));
+        assert!(layouts.previous().is_empty(), "nothing was founded yet");
+        layouts.settle(at(1));
+        layouts.replace(layout(&[1, 2, 3]));
+        layouts.replace(layout(&[1, 3]));
+        let previous: Vec<usize> = layouts.previous().iter().map(|layout| layout.ids().len()).collect();
+        assert_eq!(previous, [2, 3]);
+        layouts.replace(layout(&[1, 2, 3]));
+        assert_eq!(layouts.previous().len(), 2, "back in force, it is not a previous one");
+        assert!(!layouts.learn(layout(&[1, 2])) && layouts.learn(layout(&[4])));
+        layouts.settle(at(2));
+        assert_eq!((layouts.previous().len(), layouts.recent().count()), (0, 3));
+        assert!(!layouts.expire(at(4), Duration::from_nanos(2)));
+        assert!(layouts.expire(at(5), Duration::from_nanos(2)));
+    }
+
+    #[test]
+    fn the_first_and_the_last_replaced_layout_are_never_given_up() {
+        let mut layouts = Layouts::new(layout(&[0]));
+        layouts.settle(Instant::ZERO);
+        (1..20).for_each(|id| layouts.replace(layout(&[id])));
+        let ids: Vec<u64> = layouts.previous().iter().map(|layout| layout.ids()[0].0).collect();
+        assert_eq!((ids.len(), ids[0], ids[PREVIOUS_MAX - 1]), (PREVIOUS_MAX, 0, 18));
+    }
+
+    #[test]
+    fn a_standing_is_one_number_and_equal_lists_have_equal_hashes() {
+        let (a, b) = (layout(&[1, 2]), layout(&[2, 1]));
+        assert_eq!(a.hash(), b.hash());
+        assert_ne!(a.hash(), Layout::new(a.ids().iter().copied().collect(), 2, 6).hash());
+        for bits in 0..8 {
+            let flag = |bit: u32| bits >> bit & 1 == 1;
+            let standing = Standing { layout: a.hash(), full: flag(0), leaving: flag(1), settled: flag(2) };
+            assert_eq!(Standing::unpack(standing.pack()), standing);
+        }
+    }
+}

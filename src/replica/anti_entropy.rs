@@ -1,0 +1,575 @@
+//! Anti-entropy: owners of a partition compare what they hold, and copy what they lack.
+//!
+//! For every partition that this node owns (or merely holds) and every other owner of it there is an
+//! [`Item`]. Now and then, and at once while something is filling, the roots of many partitions go to
+//! a partner in one datagram ([`Message::Compare`]); equal roots cost one answer. Where they differ
+//! both sides pull from each other ([`super::transfer`]). From this one mechanism follow:
+//!
+//! - *filling*: a partition that became this node's own, by a start, a gap in time or a new layout, is
+//!   served only after it was compared with every other owner that can be reached, old and new ones;
+//! - *repair* of what was missed, lost or never delivered;
+//! - *handing over*: what this node holds and does not own goes once all owners say that they cover it;
+//! - *agreement*: the time up to which all owners are known to have held the same, tombstones included,
+//!   after which old tombstones may go ([`crate::storage::Engine::agree`]).
+//!
+//! What was compared before [`State::since`] does not count for filling: until every living member
+//! uses the same layout, somebody may still write past this node.
+
+use super::Replica;
+use super::transfer::{Pull, Step};
+use crate::cluster::fence::Fence;
+use crate::cluster::link::Link;
+use crate::cluster::{ClusterView, MemberState};
+use crate::ids::MemberId;
+use crate::metrics::Metric;
+use crate::outbox::Outbox;
+use crate::peer::{Message, Roots};
+use crate::time::{Duration, Instant};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How often a partition is compared with each other owner when all is well.
+const COMPARE_EVERY: Duration = Duration::from_secs(10);
+/// How soon a question without an answer is asked again: while filling, and otherwise.
+const ASK_AGAIN_SOON: Duration = Duration::from_millis(250);
+const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// Partitions in one datagram, and datagrams of one tick.
+const ROOTS_PER_MESSAGE: usize = 120;
+const MESSAGES_PER_TICK: usize = 48;
+/// Partitions in one pull, and pulls at a time.
+const PARTITIONS_PER_PULL: usize = 32;
+const PULLS_MAX: usize = 4;
+/// How long a partner that failed a pull is left alone.
+const PULL_AGAIN_AFTER: Duration = Duration::from_millis(500);
+/// How often strays and agreements are looked at.
+const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
+/// Members that do not come to use the same layout are not waited for longer than this.
+const CONFIRM_WITHIN: Duration = Duration::from_secs(10);
+/// Agreement is not claimed for what was written this shortly before it was seen: clocks differ.
+const AGREE_MARGIN: Duration = Duration::from_secs(5);
+
+/// What a call works with.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    /// Now.
+    pub now: Instant,
+    /// The cluster.
+    pub view: &'a ClusterView,
+    /// This node's data.
+    pub replica: &'a Replica,
+    /// What of it may be served.
+    pub fence: &'a Fence,
+    /// How frames are sent.
+    pub link: &'a Link,
+    /// A member that has been silent for longer is not waited for.
+    pub suspect_after: Duration,
+    /// What is to be sent and counted.
+    pub outbox: &'a mut Outbox,
+}
+
+/// What this node can say of its layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Verdict {
+    /// Everything that it owns is filled.
+    pub full: bool,
+    /// Comparisons count: every living member uses this layout, or was waited for long enough.
+    pub counting: bool,
+    /// Every living member uses this layout and is full.
+    pub everyone_full: bool,
+}
+
+/// How much is left to do, for people and tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Backlog {
+    /// Own partitions that are filling.
+    pub filling: usize,
+    /// Partitions held that this node does not own.
+    pub strays: usize,
+    /// Pulls in progress.
+    pub pulls: usize,
+}
+
+/// Comparisons of this node with all others.
+#[derive(Debug)]
+pub struct AntiEntropy {
+    stale_after: Duration,
+    tombstones_kept: Duration,
+    /// Nothing else is locked while it is held but the engine and the fence.
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    partners: BTreeMap<MemberId, Partner>,
+    /// Partitions that this node owns or owned until the layout is settled.
+    owned: BTreeSet<u16>,
+    strays: BTreeSet<u16>,
+    /// What the comparisons are based on: layout, whether it is settled, count of gaps.
+    basis: Option<(u64, bool, u64)>,
+    basis_at: Instant,
+    /// From when on a comparison counts for filling.
+    since: Option<Instant>,
+    housekept_at: Instant,
+    next_ticket: u64,
+}
+
+/// What was compared with one member.
+#[derive(Debug, Default)]
+struct Partner {
+    items: BTreeMap<u16, Item>,
+    /// The earliest `due` of the items.
+    due: Instant,
+    wanted: BTreeSet<u16>,
+    running: Option<Running>,
+    not_before: Instant,
+}
+
+#[derive(Debug)]
+struct Running {
+    ticket: u64,
+    begun: Instant,
+    pull: Pull,
+}
+
+/// One partition, compared with one member.
+#[derive(Clone, Copy, Debug, Default)]
+struct Item {
+    due: Instant,
+    asked_at: Instant,
+    asked_root: u64,
+    /// Everything that it held then is here.
+    verified_at: Instant,
+    /// Both held the same then.
+    equal_at: Instant,
+    /// Its last wipe-out.
+    wiped_at: u64,
+    /// It holds everything that was here when the root was this.
+    covered: Option<u64>,
+    /// With these roots (here, there) there was nothing to copy.
+    nothing_new: Option<(u64, u64)>,
+}
+
+impl AntiEntropy {
+    /// Nothing compared yet. Frames older than `stale_after` are refused everywhere; tombstones are kept
+    /// for `tombstones_kept` at least.
+    #[must_use]
+    pub fn new(stale_after: Duration, tombstones_kept: Duration) -> Self {
+        Self { stale_after, tombstones_kept, state: Mutex::default() }
+    }
+
+    /// A view is about to be in force: what this node gains by it is filling from now on. Call before
+    /// anyone else sees the view.
+    pub fn adopt(&self, view: &ClusterView, fence: &Fence) {
+        let mut state = self.state.lock();
+        let (round, me) = (fence.round().0, view.me());
+        let before = std::mem::take(&mut state.owned);
+        state.owned = (0..view.partitions()).filter(|partition| view.is_owner(*partition, me)).collect();
+        for partition in 0..view.partitions() {
+            match (before.contains(&partition), state.owned.contains(&partition)) {
+                (false, true) => fence.begin_filling(partition),
+                (true, false) => fence.end_filling(round, partition),
+                (true, true) | (false, false) => {}
+            }
+        }
+        // The next tick makes the items anew.
+        state.basis = None;
+    }
+
+    /// Works off what is due.
+    pub fn tick(&self, scene: &mut Scene<'_>) -> Verdict {
+        let mut state = self.state.lock();
+        let state = &mut *state;
+        state.follow_basis(scene);
+        if HOUSEKEEPING_EVERY <= scene.now.since(state.housekept_at) {
+            state.housekept_at = scene.now;
+            state.find_strays(scene);
+            state.agree(scene);
+        }
+        let confirmed = state.follow_confirmations(scene, self.stale_after);
+        state.end_fillings(scene);
+        state.send_compares(scene);
+        let tombstones_from = (scene.now - self.tombstones_kept).as_nanos();
+        state.begin_pulls(scene, tombstones_from);
+        let full = scene.fence.is_active() && state.filling(scene).next().is_none();
+        let everyone_full =
+            full && confirmed && living(scene.view).all(|member| standing_of(scene, member).full);
+        Verdict { full, counting: state.since.is_some(), everyone_full }
+    }
+
+    /// Another member tells what it holds, and asks what is held here.
+    pub fn on_compare(
+        &self,
+        scene: &mut Scene<'_>,
+        from: u16,
+        asked_at: u64,
+        wiped_at: u64,
+        roots: Roots<'_>,
+    ) {
+        let mut state = self.state.lock();
+        let member = scene.view.member(from).id;
+        let (mut answer, mut covered) = (Vec::new(), Vec::new());
+        for (partition, theirs) in roots.iter().filter(|(partition, _)| *partition < scene.view.partitions())
+        {
+            let mine = scene.replica.digest(partition).root();
+            Roots::push(&mut answer, partition, mine);
+            let owns = scene.view.is_owner(partition, scene.view.me());
+            let partner = state.partners.entry(member).or_default();
+            if let Some(item) = partner.items.get_mut(&partition) {
+                item.wiped_at = wiped_at;
+                if mine == theirs {
+                    item.verified_at = scene.now;
+                    item.equal_at = scene.now;
+                }
+                if item.nothing_new == Some((mine, theirs)) {
+                    Roots::push(&mut covered, partition, theirs);
+                    continue;
+                }
+            }
+            if owns && theirs != 0 && mine != theirs {
+                partner.wanted.insert(partition);
+            }
+        }
+        drop(state);
+        let roots = Roots::over(&answer);
+        let wiped_at = scene.replica.wiped_at();
+        scene.send(from, &Message::Compared { asked_at, wiped_at, roots });
+        if !covered.is_empty() {
+            scene.send(from, &Message::Covered { roots: Roots::over(&covered) });
+        }
+    }
+
+    /// The answer to a comparison.
+    pub fn on_compared(
+        &self,
+        scene: &mut Scene<'_>,
+        from: u16,
+        asked_at: u64,
+        wiped_at: u64,
+        roots: Roots<'_>,
+    ) {
+        let mut state = self.state.lock();
+        let State { partners, owned, since, .. } = &mut *state;
+        let Some(partner) = partners.get_mut(&scene.view.member(from).id) else { return };
+        let asked_at = Instant::from_nanos(asked_at);
+        let mut compared = 0;
+        for (partition, theirs) in roots.iter() {
+            let Some(item) = partner.items.get_mut(&partition).filter(|item| item.asked_at == asked_at)
+            else {
+                continue;
+            };
+            compared += 1;
+            item.wiped_at = wiped_at;
+            let mine = scene.replica.digest(partition).root();
+            if theirs == item.asked_root {
+                item.equal_at = asked_at;
+                item.covered = Some(theirs);
+            }
+            if theirs == item.asked_root || theirs == 0 || item.nothing_new == Some((mine, theirs)) {
+                item.verified_at = asked_at;
+            } else if owned.contains(&partition) {
+                partner.wanted.insert(partition);
+            }
+            // What does not count yet is asked again soon.
+            let counts = !scene.fence.is_filling(partition) || since.is_some_and(|since| since <= asked_at);
+            item.due = scene.now + if counts { COMPARE_EVERY } else { ASK_AGAIN_SOON };
+        }
+        scene.outbox.count_many(Metric::Compares, compared);
+    }
+
+    /// Another member holds what was here.
+    pub fn on_covered(&self, scene: &Scene<'_>, from: u16, roots: Roots<'_>) {
+        let mut state = self.state.lock();
+        let Some(partner) = state.partners.get_mut(&scene.view.member(from).id) else { return };
+        for (partition, root) in roots.iter() {
+            if let Some(item) = partner.items.get_mut(&partition) {
+                item.covered = Some(root);
+            }
+        }
+    }
+
+    /// A question of a pull was answered, or not.
+    pub fn on_bulk(&self, scene: &mut Scene<'_>, ticket: u64, response: Option<&[u8]>) {
+        let mut state = self.state.lock();
+        let of_ticket =
+            |partner: &Partner| partner.running.as_ref().is_some_and(|running| running.ticket == ticket);
+        let Some((member, partner)) = state.partners.iter_mut().find(|(_, partner)| of_ticket(partner))
+        else {
+            return;
+        };
+        let (member, Some(mut running)) = (*member, partner.running.take()) else { return };
+        let step = response.map_or(Step::Broken, |bytes| running.pull.on_answer(scene.replica, bytes));
+        match (step, scene.view.index_of(member)) {
+            (Step::Ask(question), Some(index)) => {
+                scene.outbox.ask_bulk(scene.view.member(index).address, member, ticket, &question);
+                partner.running = Some(running);
+            }
+            (Step::Done, Some(index)) => finish(scene, partner, index, &running),
+            (Step::Ask(_) | Step::Done | Step::Broken, _) => {
+                scene.outbox.count(Metric::RepairPullsFailed);
+                partner.wanted.extend(running.pull.partitions());
+                partner.not_before = scene.now + PULL_AGAIN_AFTER;
+            }
+        }
+    }
+
+    /// How much is left to do.
+    #[must_use]
+    pub fn backlog(&self, fence: &Fence) -> Backlog {
+        let state = self.state.lock();
+        let filling = state.owned.iter().filter(|partition| fence.is_filling(**partition)).count();
+        let pulls = state.partners.values().filter(|partner| partner.running.is_some()).count();
+        Backlog { filling, strays: state.strays.len(), pulls }
+    }
+}
+
+/// Everything that the other held is here.
+fn finish(scene: &mut Scene<'_>, partner: &mut Partner, index: u16, running: &Running) {
+    scene.outbox.count_many(Metric::RepairRecords, running.pull.copied as u64);
+    let mut covered = Vec::new();
+    for (partition, theirs) in running.pull.roots() {
+        let mine = scene.replica.digest(partition).root();
+        if running.pull.refused == 0 {
+            Roots::push(&mut covered, partition, theirs);
+        }
+        let Some(item) = partner.items.get_mut(&partition) else { continue };
+        item.verified_at = item.verified_at.max(running.begun);
+        item.nothing_new = Some((mine, theirs));
+        if mine == theirs {
+            item.equal_at = running.begun;
+            item.covered = Some(mine);
+        }
+    }
+    if !covered.is_empty() {
+        scene.send(index, &Message::Covered { roots: Roots::over(&covered) });
+    }
+}
+
+/// The other members that take part.
+fn living(view: &ClusterView) -> impl Iterator<Item = u16> + '_ {
+    let is_living = |index: &u16| view.member(*index).state == MemberState::Alive && *index != view.me();
+    (0..view.members().len() as u16).filter(is_living)
+}
+
+fn standing_of(scene: &Scene<'_>, member: u16) -> crate::peer::Standing {
+    scene.view.member(member).peer.standing()
+}
+
+impl Scene<'_> {
+    fn send(&mut self, to: u16, message: &Message<'_>) {
+        self.link.send(self.now, self.view, to, message, self.outbox);
+    }
+
+    fn is_usable(&self, member: u16) -> bool {
+        self.view.is_usable(member, self.now, self.suspect_after)
+    }
+
+    /// The other owners of a partition, in the layout in force and in replaced ones.
+    fn other_owners(&self, partition: u16) -> impl Iterator<Item = u16> + '_ {
+        let primaries = self.view.primaries(partition).iter().copied();
+        primaries.chain(self.view.former_owners(partition)).filter(|owner| *owner != self.view.me())
+    }
+}
+
+impl State {
+    /// Another layout or another gap: what is compared with whom starts over.
+    fn follow_basis(&mut self, scene: &Scene<'_>) {
+        let (round, _) = scene.fence.round();
+        let basis = (scene.view.layout(), scene.view.is_settled(), round);
+        if self.basis == Some(basis) {
+            return;
+        }
+        let new_gap = self.basis.is_none_or(|(.., old)| old != round);
+        self.basis = Some(basis);
+        self.basis_at = scene.now;
+        self.since = None;
+        self.make_items(scene);
+        if new_gap {
+            let others = (0..scene.view.partitions()).filter(|partition| !self.owned.contains(partition));
+            others.for_each(|partition| scene.fence.end_filling(round, partition));
+        }
+    }
+
+    fn make_items(&mut self, scene: &Scene<'_>) {
+        let mut old: BTreeMap<MemberId, BTreeMap<u16, Item>> = BTreeMap::new();
+        for (member, partner) in &mut self.partners {
+            old.insert(*member, std::mem::take(&mut partner.items));
+        }
+        for &partition in self.owned.union(&self.strays) {
+            for owner in scene.other_owners(partition) {
+                let member = scene.view.member(owner).id;
+                let known = old.get(&member).and_then(|items| items.get(&partition)).copied();
+                let mut item = known.unwrap_or_default();
+                if self.strays.contains(&partition) || scene.fence.is_filling(partition) {
+                    item.due = item.due.min(scene.now);
+                }
+                let partner = self.partners.entry(member).or_default();
+                partner.items.insert(partition, item);
+                partner.due = Instant::ZERO;
+            }
+        }
+        let is_needed = |partner: &Partner| !partner.items.is_empty() || !partner.wanted.is_empty();
+        self.partners.retain(|_, partner| is_needed(partner) || partner.running.is_some());
+    }
+
+    /// Partitions that are held and not owned: left over from another layout, or from standing in.
+    fn find_strays(&mut self, scene: &mut Scene<'_>) {
+        let held = scene.replica.partitions_held();
+        let strays: BTreeSet<u16> =
+            held.into_iter().filter(|partition| !self.owned.contains(partition)).collect();
+        if strays != self.strays {
+            self.strays = strays;
+            self.make_items(scene);
+        }
+        let strays: Vec<u16> = self.strays.iter().copied().collect();
+        for partition in strays {
+            let root = scene.replica.digest(partition).root();
+            let covers = |owner: u16| {
+                let partner = self.partners.get(&scene.view.member(owner).id);
+                let item = partner.and_then(|partner| partner.items.get(&partition));
+                item.is_some_and(|item| item.covered == Some(root))
+            };
+            let owners = scene.view.primaries(partition);
+            if !owners.is_empty() && owners.iter().all(|owner| covers(*owner)) {
+                scene.replica.forget_partition(partition);
+                scene.outbox.count(Metric::PartitionsForgotten);
+            }
+        }
+    }
+
+    /// Tells the engine up to when all owners are known to have held the same.
+    fn agree(&self, scene: &Scene<'_>) {
+        if !scene.view.is_settled() {
+            return;
+        }
+        for &partition in &self.owned {
+            let equal_at = |owner: u16| {
+                let partner = self.partners.get(&scene.view.member(owner).id)?;
+                let item = partner.items.get(&partition)?;
+                scene.is_usable(owner).then_some(item.equal_at)
+            };
+            let earliest = scene
+                .other_owners(partition)
+                .try_fold(scene.now, |earliest, owner| Some(earliest.min(equal_at(owner)?)));
+            if let Some(at) = earliest {
+                scene.replica.agree(partition, (at - AGREE_MARGIN).as_nanos());
+            }
+        }
+    }
+
+    /// Looks whether every living member uses the layout in force; sets from when on comparisons count.
+    fn follow_confirmations(&mut self, scene: &Scene<'_>, stale_after: Duration) -> bool {
+        let uses_it = |member: u16| standing_of(scene, member).layout == scene.view.layout();
+        let confirmed = living(scene.view).all(uses_it);
+        if self.since.is_some() {
+            return confirmed;
+        }
+        let calm =
+            scene.view.is_settled() && living(scene.view).all(|member| standing_of(scene, member).settled);
+        if confirmed && calm {
+            // Nothing has changed but that this node was away.
+            self.since = Some(scene.fence.round().1);
+        } else if confirmed {
+            // What was sent by an older layout arrives by then, or is refused.
+            self.since = Some(scene.now + stale_after);
+        } else if CONFIRM_WITHIN <= scene.now.since(self.basis_at) {
+            self.since = Some(scene.now);
+        }
+        confirmed
+    }
+
+    fn filling<'a>(&'a self, scene: &'a Scene<'_>) -> impl Iterator<Item = u16> + 'a {
+        self.owned.iter().copied().filter(|partition| scene.fence.is_filling(*partition))
+    }
+
+    fn end_fillings(&self, scene: &Scene<'_>) {
+        let Some(since) = self.since.filter(|_| scene.fence.is_active()) else { return };
+        let (round, _) = scene.fence.round();
+        for partition in self.filling(scene) {
+            let mut wiped_at = None;
+            let is_verified =
+                scene.other_owners(partition).filter(|owner| scene.is_usable(*owner)).all(|owner| {
+                    let partner = self.partners.get(&scene.view.member(owner).id);
+                    let item = partner.and_then(|partner| partner.items.get(&partition));
+                    let item = item.filter(|item| since <= item.verified_at);
+                    let Some(item) = item else { return false };
+                    wiped_at = Some(wiped_at.map_or(item.wiped_at, |least: u64| least.min(item.wiped_at)));
+                    true
+                });
+            if is_verified {
+                let wiped_at = wiped_at.filter(|at| scene.fence.away_since().as_nanos() <= *at);
+                if let Some(wiped_at) = wiped_at {
+                    // All others were wiped while this node was away: so it would have been.
+                    scene.replica.forget_until(partition, wiped_at);
+                }
+                scene.fence.end_filling(round, partition);
+            }
+        }
+    }
+
+    fn send_compares(&mut self, scene: &mut Scene<'_>) {
+        let mut messages = 0;
+        for (member, partner) in &mut self.partners {
+            let Some(index) = scene.view.index_of(*member).filter(|index| scene.is_usable(*index)) else {
+                continue;
+            };
+            while partner.due <= scene.now && messages < MESSAGES_PER_TICK {
+                let asked = partner.send_compare(scene, index);
+                messages += usize::from(0 < asked);
+                if asked < ROOTS_PER_MESSAGE {
+                    let earliest = partner.items.values().map(|item| item.due).min();
+                    partner.due = earliest.unwrap_or(Instant::FAR);
+                    break;
+                }
+            }
+        }
+    }
+
+    fn begin_pulls(&mut self, scene: &mut Scene<'_>, tombstones_from: u64) {
+        let mut running = self.partners.values().filter(|partner| partner.running.is_some()).count();
+        for (member, partner) in &mut self.partners {
+            if PULLS_MAX <= running {
+                return;
+            }
+            let is_idle = partner.running.is_none() && partner.not_before <= scene.now;
+            if !is_idle || partner.wanted.is_empty() {
+                continue;
+            }
+            let Some(index) = scene.view.index_of(*member).filter(|index| scene.is_usable(*index)) else {
+                continue;
+            };
+            let partitions: Vec<u16> = partner.wanted.iter().take(PARTITIONS_PER_PULL).copied().collect();
+            partitions.iter().for_each(|partition| {
+                partner.wanted.remove(partition);
+            });
+            let (pull, question) = Pull::begin(partitions, tombstones_from);
+            self.next_ticket += 1;
+            running += 1;
+            scene.outbox.count(Metric::RepairPulls);
+            scene.outbox.ask_bulk(scene.view.member(index).address, *member, self.next_ticket, &question);
+            partner.running = Some(Running { ticket: self.next_ticket, begun: scene.now, pull });
+        }
+    }
+}
+
+impl Partner {
+    /// Asks about the items that are due, as many as fit a datagram; returns how many.
+    fn send_compare(&mut self, scene: &mut Scene<'_>, index: u16) -> usize {
+        let mut roots = Vec::new();
+        let mut asked = 0;
+        let due = self.items.iter_mut().filter(|(_, item)| item.due <= scene.now);
+        for (&partition, item) in due.take(ROOTS_PER_MESSAGE) {
+            item.asked_at = scene.now;
+            item.asked_root = scene.replica.digest(partition).root();
+            let again = if scene.fence.is_filling(partition) { ASK_AGAIN_SOON } else { ASK_AGAIN };
+            item.due = scene.now + again;
+            Roots::push(&mut roots, partition, item.asked_root);
+            asked += 1;
+        }
+        if 0 < asked {
+            let (asked_at, wiped_at) = (scene.now.as_nanos(), scene.replica.wiped_at());
+            let roots = Roots::over(&roots);
+            scene.send(index, &Message::Compare { asked_at, wiped_at, roots });
+        }
+        asked
+    }
+}
