@@ -38,7 +38,7 @@ const TICK_EVERY: Duration = Duration::from_millis(100);
 /// For how long this node's own lateness excuses others.
 const LATENESS_KEPT: Duration = Duration::from_secs(1);
 /// How often old tombstones and hints are looked for.
-const SWEEP_EVERY: Duration = Duration::from_secs(10);
+const SWEEP_EVERY: Duration = Duration::from_secs(1);
 
 /// What a process is born with.
 #[derive(Clone, Debug)]
@@ -321,8 +321,19 @@ impl Node {
         &self.anti_entropy
     }
 
-    /// Asks the controller to hand everything over and end this process.
-    pub(crate) fn is_leaving(&self) -> bool {
+    /// Starts a planned leave: the controller hands everything over and then asks for the end of this
+    /// process. `false` when there is nobody to hand it to.
+    pub fn begin_leaving(&self) -> bool {
+        let view = self.view.load();
+        let is_other = |index: &u16| *index != view.me() && view.is_up(*index);
+        let can_leave = (0..view.members().len() as u16).any(|index| is_other(&index));
+        self.leaving.fetch_or(can_leave, Ordering::Relaxed);
+        can_leave
+    }
+
+    /// Whether this node is on its way out.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
         self.leaving.load(Ordering::Relaxed)
     }
 

@@ -11,6 +11,7 @@
 //! Deliberately not here: eviction. At the limit a write of a new key is refused.
 
 mod blocks;
+mod graves;
 mod partition;
 mod shard;
 

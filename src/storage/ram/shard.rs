@@ -101,8 +101,9 @@ impl Shard {
         }
         let value = record.value.unwrap_or_default();
         let head = self.blocks.write(old_head.unwrap_or(NIL), &new, key, value);
-        self.change(slot, |partition, blocks, hasher| {
-            partition.insert(hash, head, old.as_ref(), blocks, hasher);
+        self.change(slot, |partition, blocks, hasher| match &old {
+            Some(old) => partition.replace(head, key, old, &new),
+            None => partition.insert(hash, head, blocks, hasher),
         });
         self.account(old.as_ref(), Some(&new));
         Written::Stored { existed }
