@@ -1,19 +1,22 @@
 //! A whole cluster on this machine: one real `violet serve` process per node, on loopback.
 //!
 //! [`run`] checks that all ports are free, writes the server list and a random key, starts the nodes,
-//! waits until every one of them counts all members, and then runs a command (or waits for Ctrl-C).
+//! waits until every one of them counts all members, and then runs a command (or waits for Ctrl-C, or
+//! until no node is left).
 //! A node that dies on the way is reported with the end of its log; one that ends by the SHUTDOWN
 //! command is not. In the end exactly the processes that it started are stopped; should this process
 //! itself be killed, the nodes notice and end (`serve --exit-with-parent`).
 //!
 //! Files, all in one directory: `servers.txt`, `cluster.key`, `pids.txt`, and `node-I.log` per node.
+//! `cluster.lock` is empty; it is locked as long as a cluster uses the directory, so that a second one
+//! cannot write over the files of the first.
 
 use crate::config::{Config, ConfigError, Protocol, SETTINGS};
 use rand::TryRng;
 use rand::rngs::SysRng;
 use rustix::process::Signal;
 use std::collections::VecDeque;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader};
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -78,14 +81,15 @@ pub fn run(plan: &Plan, interrupted: &AtomicBool) -> Result<u8, ConfigError> {
     println!("violet: server list {servers}, logs in {}", plan.directory.display());
     if plan.command.is_empty() {
         println!("violet: use it with VIOLET_SERVERS={servers}; Ctrl-C stops it");
-        cluster.watch(interrupted, || None);
-        return Ok(0);
+        return Ok(cluster.stand_by(interrupted));
     }
     cluster.run_command(plan, &files, interrupted)
 }
 
 /// What a shell reports for a process that SIGINT has ended.
 const INTERRUPTED_STATUS: u8 = 130;
+/// Status when nobody ended the cluster and yet no node is left.
+const NO_NODE_STATUS: u8 = 1;
 
 /// Settings that differ from node to node, or that the cluster writes itself.
 const OWN_SETTINGS: [&str; 5] = ["listen", "advertise", "servers", "cluster-key-file", "admin"];
@@ -145,6 +149,8 @@ struct Files {
     directory: PathBuf,
     servers: PathBuf,
     key: PathBuf,
+    /// Open as long as the directory is ours.
+    _lock: File,
 }
 
 impl Files {
@@ -153,8 +159,9 @@ impl Files {
         // Absolute, because the command may change its directory before it reads the list.
         let directory =
             fs::canonicalize(&plan.directory).map_err(|error| cannot("find", &plan.directory, &error))?;
-        let files =
-            Self { servers: directory.join("servers.txt"), key: directory.join("cluster.key"), directory };
+        let lock = lock(&directory)?;
+        let (servers, key) = (directory.join("servers.txt"), directory.join("cluster.key"));
+        let files = Self { servers, key, directory, _lock: lock };
         let lines: Vec<String> = addresses.iter().map(SocketAddr::to_string).collect();
         // Some readers of such lists take a blank last line for a server.
         write_file(&files.servers, lines.join("\n").as_bytes())?;
@@ -195,6 +202,21 @@ impl Files {
     fn write_pids(&self, cluster: &Cluster) -> Result<(), ConfigError> {
         let lines: Vec<String> = cluster.nodes.iter().map(|node| node.child.id().to_string()).collect();
         write_file(&self.directory.join("pids.txt"), lines.join("\n").as_bytes())
+    }
+}
+
+/// Takes a directory for this process. The system lets it go when the file is closed, and that is when
+/// the process ends at the latest, however it ends; the nodes do not inherit it.
+fn lock(directory: &Path) -> Result<File, ConfigError> {
+    let path = directory.join("cluster.lock");
+    let file = File::create(&path).map_err(|error| cannot("write", &path, &error))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(ConfigError(format!(
+            "{} is in use by a running cluster; stop that one or choose another --dir",
+            directory.display()
+        ))),
+        Err(TryLockError::Error(error)) => Err(cannot("lock", &path, &error)),
     }
 }
 
@@ -324,7 +346,7 @@ impl Cluster {
             .env("VIOLET_SERVERS", &files.servers)
             .spawn()
             .map_err(|error| cannot("start", Path::new(&plan.command[0]), &error))?;
-        let status = self.watch(interrupted, || command.try_wait().ok().flatten());
+        let status = self.watch(interrupted, |_| command.try_wait().ok().flatten());
         let Some(status) = status else {
             // Interrupted: a command on our terminal was interrupted as well, any other must be told.
             terminate(&command);
@@ -334,12 +356,24 @@ impl Cluster {
         Ok(shell_status(status))
     }
 
+    /// Waits until the user interrupts, or no node is left; returns the status to end with.
+    fn stand_by(&mut self, interrupted: &AtomicBool) -> u8 {
+        let is_deserted = |nodes: &[NodeProcess]| nodes.iter().all(|node| node.ended.is_some());
+        match self.watch(interrupted, |nodes| is_deserted(nodes).then_some(NO_NODE_STATUS)) {
+            Some(status) => {
+                eprintln!("violet: no node is left, so the cluster ends");
+                status
+            }
+            None => 0,
+        }
+    }
+
     /// Reports nodes that die, until `ended` returns something or the user interrupts.
-    fn watch(
+    fn watch<T>(
         &mut self,
         interrupted: &AtomicBool,
-        mut ended: impl FnMut() -> Option<ExitStatus>,
-    ) -> Option<ExitStatus> {
+        mut ended: impl FnMut(&[NodeProcess]) -> Option<T>,
+    ) -> Option<T> {
         loop {
             for node in &mut self.nodes {
                 match node.check() {
@@ -353,8 +387,8 @@ impl Cluster {
                     None => {}
                 }
             }
-            if let Some(status) = ended() {
-                return Some(status);
+            if let Some(end) = ended(&self.nodes) {
+                return Some(end);
             }
             if interrupted.load(Ordering::Acquire) {
                 return None;

@@ -119,7 +119,7 @@ fn serve(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let config = load_config(matches)?;
     let clock = Clock::start();
     let birth = startup::birth(&config, clock.now())?;
-    let members_listed = birth.members.len();
+    let members = birth.members.clone();
     // Signals that come from now on wait for the loop below.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let admin = config.admin.map(Admin::bind).transpose()?;
@@ -128,7 +128,7 @@ fn serve(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     if let Some(parent) = matches.get_one::<u32>("exit-with-parent") {
         exit_with_parent(*parent)?;
     }
-    announce(&config, &server, members_listed);
+    announce(&config, &server, &members);
     signals.forever().next();
     server.leave();
     if let Some(admin) = admin {
@@ -151,11 +151,15 @@ fn read_config(path: &Path) -> Result<String, Failure> {
     std::fs::read_to_string(path).map_err(|error| format!("config: {}: {error}", path.display()).into())
 }
 
-/// The line that says the node is ready.
-fn announce(config: &Config, server: &Server, members_listed: usize) {
+/// The line that says the node is ready, after what the user should know about it.
+fn announce(config: &Config, server: &Server, members: &[SocketAddr]) {
     if startup::has_development_key(config) {
         eprintln!("violet: no cluster-key-file: using the development key, on loopback only");
     }
+    if let Some(notice) = startup::unlisted(config, members) {
+        eprintln!("violet: {notice}");
+    }
+    let members_listed = members.len();
     let (workers, plural) = (server.workers(), if server.workers() == 1 { "" } else { "s" });
     let sorting = if server.is_steered() { "" } else { ", one shared lane" };
     println!(

@@ -60,7 +60,7 @@ pub struct BulkAsk {
     pub member: MemberId,
     /// The asker's name for this request.
     pub ticket: u64,
-    /// What is asked.
+    /// What is asked, at most [`crate::peer::bulk::FRAME_BYTES_MAX`] bytes.
     pub request: Vec<u8>,
 }
 

@@ -76,6 +76,11 @@ fn key_and_list_must_be_usable() {
     assert!(list("/no/such/list").contains("servers: /no/such/list: "));
     assert!(list(&write("empty", "\n")).contains("no servers in it"));
     assert!(list(&write("bad", "127.0.0.1:1\nwhat\n")).contains("bad line 2"));
+    let line = refusal(&["serve", "--listen", "127.0.0.1:0", "--servers", &write("one", "127.0.0.1:1\n")]);
+    assert!(
+        line.contains("listen: 127.0.0.1:0 leaves the port to the system; only a node without"),
+        "{line}"
+    );
 }
 
 #[test]
@@ -87,6 +92,10 @@ fn a_taken_port_is_refused() {
         // The development key's notice comes only with a start that works.
         assert_eq!(line, format!("violet: {taken} is taken"));
     }
+    let tcp_holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let taken_by_tcp = tcp_holder.local_addr().expect("bound");
+    let line = refusal(&["serve", "--listen", &taken_by_tcp.to_string()]);
+    assert_eq!(line, format!("violet: {taken_by_tcp} is taken (TCP, for bulk transfers)"));
     let directory = tempfile::tempdir().expect("a directory");
     let (port, dir) = (taken.port().to_string(), path_text(directory.path()));
     let line = refusal(&["cluster", "--nodes", "1", "--port", &port, "--dir", dir]);
@@ -164,5 +173,33 @@ fn a_node_says_when_it_is_ready_and_leaves_on_sigterm() {
         let mut errors = String::new();
         node.0.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
         assert_eq!(errors, "violet: no cluster-key-file: using the development key, on loopback only\n");
+    }
+}
+
+#[test]
+fn a_node_that_its_list_does_not_name_says_so() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let list = directory.path().join("servers.txt");
+    // Held, so that nobody answers there.
+    let holder = UdpSocket::bind("127.0.0.1:0").expect("a socket");
+    let other = holder.local_addr().expect("bound");
+    for (is_listed, members) in [(true, "2 members listed"), (false, "1 members listed")] {
+        let own = UdpSocket::bind("127.0.0.1:0").expect("a socket").local_addr().expect("bound");
+        let text = if is_listed { format!("{other}\n{own}\n") } else { format!("{other}\n") };
+        std::fs::write(&list, text).expect("a file");
+        let mut command = violet(&["serve", "--listen", &own.to_string(), "--servers", path_text(&list)]);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        let mut node = Node(child);
+        let mut line = String::new();
+        let stdout = node.0.stdout.take().expect("piped");
+        BufReader::new(stdout).read_line(&mut line).expect("a line");
+        assert!(line.contains(members), "{line}");
+        node.0.kill().expect("it runs");
+        let mut errors = String::new();
+        node.0.stderr.take().expect("piped").read_to_string(&mut errors).expect("text");
+        let notice =
+            format!("violet: {own} is not in {}; it joins the 1 member listed there", list.display());
+        let notices = errors.lines().filter(|line| line.contains("is not in")).collect::<Vec<_>>();
+        assert_eq!(notices, if is_listed { vec![] } else { vec![notice.as_str()] }, "{errors}");
     }
 }

@@ -10,7 +10,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("config", &[]),
     ("ids", &["time"]),
     ("metrics", &[]),
-    ("outbox", &["metrics", "time"]),
+    ("outbox", &["ids", "metrics", "time"]),
     ("peer", &["ids", "time"]),
     ("time", &[]),
     ("cluster", &["config", "ids", "metrics", "outbox", "peer", "time"]),
@@ -34,7 +34,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ),
     ("control", &["cluster", "config", "ids", "metrics", "node", "outbox", "peer", "time"]),
     ("sim", &["*"]),
-    ("server", &["config", "control", "metrics", "node", "outbox", "peer", "time"]),
+    ("server", &["config", "control", "ids", "metrics", "node", "outbox", "peer", "time"]),
     ("admin", &["metrics", "node"]),
     ("local_cluster", &["config"]),
 ];

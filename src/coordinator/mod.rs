@@ -245,11 +245,7 @@ impl Coordinator {
         if request.operation == Operation::GetStats {
             return Some(client);
         }
-        let is_keyed = matches!(
-            request.operation,
-            Operation::Put { .. } | Operation::Get { .. } | Operation::Remove { .. }
-        );
-        if is_keyed && !joined {
+        if request.operation.key().is_some() && !joined {
             turn.outbox.count(Metric::DroppedFenced);
             return None;
         }

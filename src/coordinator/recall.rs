@@ -14,7 +14,7 @@ use crate::metrics::Metric;
 use crate::peer::{Message, Recollection};
 use crate::time::{Duration, Instant};
 use violet_client::wire::{self, Accept, Format};
-use violet_client::{Operation, Response, Status};
+use violet_client::{Response, Status};
 
 /// A mutation that waits for what others remember.
 #[derive(Clone, Debug)]
@@ -113,19 +113,7 @@ impl Coordinator {
 
     fn execute(&self, turn: &mut Turn<'_>, op: &RecallOp) {
         let Ok(request) = wire::decode_request(&op.datagram, Accept::Auto) else { return };
-        let (key, value) = match request.operation {
-            Operation::Put { key, value } => (key, Some(value)),
-            Operation::Remove { key } => (key, None),
-            Operation::Get { .. }
-            | Operation::Shutdown
-            | Operation::Wipeout
-            | Operation::IsAlive
-            | Operation::GetPid
-            | Operation::GetMembershipCount
-            | Operation::GetMembershipList
-            | Operation::GetStats
-            | Operation::Unknown(_) => return,
-        };
+        let Some((key, value)) = request.operation.as_mutation() else { return };
         let arrival = Self::arrival_of(op);
         let partition = Self::partition_of(turn, &key);
         let holders = turn.view.holders(partition, turn.now, turn.suspect_after);

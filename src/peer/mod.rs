@@ -12,6 +12,7 @@
 //!
 //! Deliberately not here: compatibility. All members of a cluster run the same version.
 
+pub mod bulk;
 pub mod message;
 pub mod transfer;
 

@@ -6,6 +6,7 @@
 //! must not go on pretending.
 
 use super::batch::Batch;
+use super::bulk::BulkLine;
 use super::job::{Runner, Shared};
 use super::transport::Receiver;
 use crate::control::Control;
@@ -87,6 +88,9 @@ pub(super) struct Controller {
     /// Gossip from the shared lane.
     pub(super) passed_on: flume::Receiver<PassedOn>,
     pub(super) commands: flume::Receiver<Command>,
+    pub(super) bulk: BulkLine,
+    /// Bulk requests that could not even be handed over; their outcome is still to be told.
+    pub(super) bulk_refused: Vec<u64>,
     pub(super) batch: Batch,
     pub(super) shared: Arc<Shared>,
     pub(super) runner: Runner,
@@ -123,7 +127,9 @@ impl Controller {
                     Command::Stop => return Ok(()),
                 }
             }
+            self.read_bulk();
             self.tick();
+            self.hand_over_asks();
             leaving = leaving.filter(|leaving| !self.has_left(leaving));
         }
     }
@@ -182,6 +188,31 @@ impl Controller {
             self.control.handle(self.runner.clock.now(), &datagram, &mut self.runner.outbox);
         }
         self.runner.flush();
+    }
+
+    /// Tells what became of bulk requests.
+    fn read_bulk(&mut self) {
+        let Self { control, runner, .. } = self;
+        for ticket in std::mem::take(&mut self.bulk_refused) {
+            control.on_bulk(runner.clock.now(), ticket, None, &mut runner.outbox);
+        }
+        for outcome in self.bulk.outcomes() {
+            let response = outcome.response.as_deref();
+            control.on_bulk(runner.clock.now(), outcome.ticket, response, &mut runner.outbox);
+        }
+        self.runner.flush();
+    }
+
+    /// Passes on what the control plane has asked in this round. What finds no place fails; that is told
+    /// in the next round, so that asking again at once cannot turn into a busy loop.
+    fn hand_over_asks(&mut self) {
+        for ask in self.runner.outbox.bulk_asks() {
+            if let Err(ask) = self.bulk.ask(ask) {
+                self.runner.outbox.count(Metric::BulkAsked);
+                self.runner.outbox.count(Metric::BulkFailed);
+                self.bulk_refused.push(ask.ticket);
+            }
+        }
     }
 
     fn tick(&mut self) {

@@ -4,6 +4,7 @@
 //! clients ─▶ client lane ─┐                 ┌─▶ worker 1 … N ─▶ own send sockets
 //! members ─▶ peer lane ───┴─▶ listener ─────┤ (small batches: the listener itself)
 //! gossip  ─▶ gossip lane ────▶ controller   └─ batches come home to the pool
+//! members ◀──── TCP ────▶ bulk ───┘
 //! ```
 //!
 //! [`Server::start`] opens everything and starts the threads, once; [`Server::stop`] ends and joins
@@ -11,6 +12,7 @@
 //! `main` imports this module.
 
 mod batch;
+mod bulk;
 mod clock;
 mod controller;
 mod job;
@@ -30,15 +32,19 @@ pub use sockets::{Granted, OpenError};
 
 use crate::config::{Config, Lanes, Switch};
 use crate::control::{Control, Planes};
+use crate::ids::MemberId;
 use crate::metrics::Metrics;
 use crate::node::{Birth, Node};
 use crate::outbox::Outbox;
+use crate::peer::bulk::BulkKey;
 use crate::peer::{GOSSIP_MAGIC, PEER_MAGIC};
 use crate::time::Instant;
 use batch::{Batch, BatchPool, SLOT_BYTES};
+use bulk::{Bulk, Identity, Times};
 use controller::{Command, Controller, GossipInlet};
 use job::{DataPlane, Job, Runner, Shared};
 use listener::{Intended, Listener, ReceiveLane};
+use mio::net::TcpListener;
 use mio::{Poll, Waker};
 use sockets::{Plan, SendSockets, Sockets};
 use std::fmt;
@@ -53,6 +59,8 @@ use worker::Worker;
 
 /// Longest wait for the controller when the node leaves.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
+/// How often a port is drawn when none was asked for: TCP may have what UDP has not.
+const PORT_DRAWS_MAX: usize = 16;
 /// Status of a process that ends because one of its threads broke; a shell sees a panic's status.
 const BROKEN_STATUS: i32 = 101;
 
@@ -69,6 +77,8 @@ fn is_gossip(bytes: &[u8]) -> bool {
 pub enum StartError {
     /// The sockets could not be opened.
     Sockets(OpenError),
+    /// The port could not be opened for bulk transfers.
+    Bulk(SocketAddr, io::Error),
     /// The system refused a poll, a waker or a thread.
     System(io::Error),
 }
@@ -77,6 +87,10 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Sockets(error) => error.fmt(f),
+            Self::Bulk(address, error) if error.kind() == io::ErrorKind::AddrInUse => {
+                write!(f, "{address} is taken (TCP, for bulk transfers)")
+            }
+            Self::Bulk(address, error) => write!(f, "cannot listen on {address} (TCP): {error}"),
             Self::System(error) => write!(f, "the system refused a thread or a poll: {error}"),
         }
     }
@@ -106,6 +120,7 @@ pub struct Server {
     is_steered: bool,
     data_threads: DataThreads,
     controller: JoinHandle<()>,
+    bulk: Bulk,
     commands: flume::Sender<Command>,
     controller_waker: Arc<Waker>,
 }
@@ -117,7 +132,7 @@ impl Server {
     /// [`StartError`], most often because the port is taken.
     pub fn start(config: &Config, clock: Clock, mut birth: Birth) -> Result<Self, StartError> {
         let workers = worker_count(config.workers);
-        let sockets = Sockets::open(plan(config, workers))?;
+        let (sockets, bulk_listener) = open(plan(config, workers))?;
         let (address, granted, is_steered) = (sockets.address, sockets.granted.clone(), sockets.is_steered());
         let Sockets { clients, members, mut senders, .. } = sockets;
         // With port 0 the system has chosen one, and the node must know itself by it.
@@ -136,6 +151,15 @@ impl Server {
         let parts =
             Parts { lanes, gossip: gossip_inlet, senders, clock, metrics: &metrics, slot_bytes: SLOT_BYTES };
         let data_threads = start_data_plane(&node, config, parts)?;
+        let (bulk, bulk_line) = bulk::start(bulk::Parts {
+            listener: bulk_listener,
+            plane: Arc::clone(&node),
+            identity: identity(config, &birth),
+            clock,
+            sheet: metrics.sheet(),
+            times: Times::default(),
+            controller: Arc::clone(&controller_waker),
+        })?;
         let (commands, commands_end) = flume::bounded(16);
         let controller = Controller {
             control,
@@ -144,6 +168,8 @@ impl Server {
             lane: gossip.map(|socket| Receiver::new(socket, config.batch_datagrams, means(config))),
             passed_on,
             commands: commands_end,
+            bulk: bulk_line,
+            bulk_refused: Vec::new(),
             batch: Batch::new(config.batch_datagrams, SLOT_BYTES)?,
             shared: Arc::clone(&data_threads.shared),
             runner: runner(clock, &metrics, controller_senders, means(config)),
@@ -158,6 +184,7 @@ impl Server {
             is_steered,
             data_threads,
             controller,
+            bulk,
             commands,
             controller_waker,
         })
@@ -205,6 +232,7 @@ impl Server {
     pub fn stop(self) {
         self.ask(Command::Stop);
         join(self.controller);
+        self.bulk.stop();
         self.data_threads.stop();
     }
 
@@ -238,6 +266,29 @@ impl DataThreads {
     fn stop(self) {
         self.shared.stop();
         self.threads.into_iter().for_each(join);
+    }
+}
+
+/// Opens the UDP sockets, and the same port for TCP.
+fn open(plan: Plan) -> Result<(Sockets, TcpListener), StartError> {
+    let mut draws = if plan.address.port() == 0 { PORT_DRAWS_MAX } else { 1 };
+    loop {
+        let sockets = Sockets::open(plan)?;
+        draws -= 1;
+        match bulk::bind(sockets.address) {
+            Ok(listener) => return Ok((sockets, listener)),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && 0 < draws => {}
+            Err(error) => return Err(StartError::Bulk(sockets.address, error)),
+        }
+    }
+}
+
+/// Who this node is to the members that it talks to by the bulk transport.
+fn identity(config: &Config, birth: &Birth) -> Identity {
+    Identity {
+        me: MemberId::of(config.address()),
+        generation: birth.generation(),
+        key: BulkKey::new(&birth.cluster_key),
     }
 }
 

@@ -27,13 +27,19 @@ const MEMBERS_MAX: usize = 4_096;
 /// [`ConfigError`] when a file cannot be used, or the settings do not fit together.
 pub fn birth(config: &Config, now: Instant) -> Result<Birth, ConfigError> {
     check_addresses(config)?;
-    Ok(Birth {
-        now,
-        pid: std::process::id(),
-        seed: random_seed()?,
-        cluster_key: cluster_key(config)?,
-        members: members(config)?,
-    })
+    let cluster_key = cluster_key(config)?;
+    let members = members(config)?;
+    check_port(config, &members)?;
+    Ok(Birth { now, pid: std::process::id(), seed: random_seed()?, cluster_key, members })
+}
+
+/// What to tell the user when the first list does not name this node. That is allowed: it joins.
+#[must_use]
+pub fn unlisted(config: &Config, members: &[SocketAddr]) -> Option<String> {
+    let own = config.address();
+    let list = config.servers.as_ref().filter(|_| !members.contains(&own))?;
+    let (count, plural) = (members.len(), if members.len() == 1 { "" } else { "s" });
+    Some(format!("{own} is not in {}; it joins the {count} member{plural} listed there", list.display()))
 }
 
 /// Whether the cluster runs on the development key.
@@ -60,6 +66,17 @@ fn check_addresses(config: &Config) -> Result<(), ConfigError> {
         return fail(format!("listen: {} is not loopback, so cluster-key-file is needed", config.listen));
     }
     Ok(())
+}
+
+/// A member is named after its address, which the others must know before it is there.
+fn check_port(config: &Config, members: &[SocketAddr]) -> Result<(), ConfigError> {
+    let own = config.address();
+    let unset = [("listen", config.listen), ("advertise", own)].into_iter().find(|(_, it)| it.port() == 0);
+    let has_others = members.iter().any(|member| *member != own);
+    let Some((name, unset)) = unset.filter(|_| has_others) else { return Ok(()) };
+    Err(ConfigError(format!(
+        "{name}: {unset} leaves the port to the system; only a node without other members can do that"
+    )))
 }
 
 fn cluster_key(config: &Config) -> Result<[u8; 32], ConfigError> {
@@ -149,6 +166,26 @@ mod tests {
         assert!(error("127.0.0.1:9", Some("10.0.0.1:9")).contains("cluster-key-file is needed"));
         assert!(error("0.0.0.0:9", None).ends_with("set advertise, too"));
         assert!(error("127.0.0.1:9", Some("[::1]:9")).contains("same family"));
+    }
+
+    #[test]
+    fn only_a_node_alone_may_leave_its_port_to_the_system() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let list = directory.path().join("servers.txt");
+        std::fs::write(&list, "127.0.0.1:8\n").expect("a file");
+        let check = |listen: &str, advertise: Option<&str>, servers: Option<&PathBuf>| {
+            let parse = |text: &str| text.parse().expect("an address");
+            let (listen, advertise, servers) = (parse(listen), advertise.map(parse), servers.cloned());
+            let config = Config { listen, advertise, servers, ..Config::default() };
+            birth(&config, Instant::ZERO).map(|_| ()).map_err(|error| error.0)
+        };
+        assert_eq!(check("127.0.0.1:0", None, None), Ok(()));
+        assert_eq!(check("127.0.0.1:9", None, Some(&list)), Ok(()));
+        assert_eq!(check("127.0.0.1:0", Some("127.0.0.1:8"), Some(&list)), Ok(()));
+        let error = |listen, advertise| check(listen, advertise, Some(&list)).expect_err("nobody finds it");
+        assert!(error("127.0.0.1:0", None).starts_with("listen: 127.0.0.1:0 leaves the port to the system"));
+        assert!(error("127.0.0.1:0", Some("127.0.0.1:9")).starts_with("listen: 127.0.0.1:0 leaves"));
+        assert!(error("127.0.0.1:9", Some("127.0.0.1:0")).starts_with("advertise: 127.0.0.1:0 leaves"));
     }
 
     #[test]

@@ -12,9 +12,9 @@ use std::net::UdpSocket;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Limit of every wait; reached only when something is broken.
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(super) const PATIENCE: Duration = Duration::from_secs(20);
 
-fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub(super) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let deadline = std::time::Instant::now() + PATIENCE;
     while !is_so() {
         assert!(std::time::Instant::now() < deadline, "waited in vain for: {what}");

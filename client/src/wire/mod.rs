@@ -27,6 +27,10 @@ pub const RAW_VALUE_BYTES_MAX: usize = 15_000;
 pub const VALUE_BYTES_MAX: usize = RAW_VALUE_BYTES_MAX;
 /// Longest payload of a UDP datagram over IPv4.
 pub const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// Longest request that a server takes, padding and unknown fields included. Four times what a legal one
+/// needs; a server that passes a request on must fit it, with a header of its own, into one datagram, so
+/// without this limit the answer would depend on which server was asked.
+pub const REQUEST_BYTES_MAX: usize = 60_000;
 /// Longest datagram that a legal request or response needs, with room for unknown fields.
 pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + 1_024;
 
@@ -151,7 +155,18 @@ pub enum Operation<'a> {
     Unknown(u32),
 }
 
-impl Operation<'_> {
+impl<'a> Operation<'a> {
+    /// The change that is asked for: a key and its new value, none to remove it; `None` for what changes
+    /// no key.
+    #[must_use]
+    pub fn as_mutation(&self) -> Option<(Key, Option<Value<'a>>)> {
+        match *self {
+            Self::Put { key, value } => Some((key, Some(value))),
+            Self::Remove { key } => Some((key, None)),
+            _ => None,
+        }
+    }
+
     /// The command number on the wire, the same in all generations.
     #[must_use]
     pub fn command(&self) -> u32 {
@@ -167,6 +182,22 @@ impl Operation<'_> {
             Self::GetMembershipList => 0x22,
             Self::GetStats => 0x23,
             Self::Unknown(command) => *command,
+        }
+    }
+
+    /// The key that is asked for; `None` for what concerns no key.
+    #[must_use]
+    pub fn key(&self) -> Option<&Key> {
+        match self {
+            Self::Put { key, .. } | Self::Get { key } | Self::Remove { key } => Some(key),
+            Self::Shutdown
+            | Self::Wipeout
+            | Self::IsAlive
+            | Self::GetPid
+            | Self::GetMembershipCount
+            | Self::GetMembershipList
+            | Self::GetStats
+            | Self::Unknown(_) => None,
         }
     }
 
@@ -331,8 +362,19 @@ pub enum Rejected {
 /// Decodes a request of whatever generation the datagram has.
 ///
 /// # Errors
-/// [`Rejected`] says whether the sender gets an answer and which.
+/// [`Rejected`] says whether the sender gets an answer and which. What would be a good request but for
+/// more than [`REQUEST_BYTES_MAX`] bytes is [`Status::Malformed`]; whatever else is wrong with a long
+/// datagram is said as usual.
 pub fn decode_request(datagram: &[u8], accept: Accept) -> Result<Request<'_>, Rejected> {
+    let request = decode_of_any_length(datagram, accept)?;
+    if REQUEST_BYTES_MAX < datagram.len() {
+        let Request { format, id, .. } = request;
+        return Err(Rejected::Answer { format, id, status: Status::Malformed });
+    }
+    Ok(request)
+}
+
+fn decode_of_any_length(datagram: &[u8], accept: Accept) -> Result<Request<'_>, Rejected> {
     if accept != Accept::Raw {
         if let Some(envelope) = protobuf::Envelope::parse(datagram) {
             return envelope.decode_request();
@@ -408,5 +450,86 @@ pub fn decode_response(format: Format, command: u32, datagram: &[u8]) -> Result<
     match format {
         Format::Raw => raw::decode_response(command, datagram),
         Format::Protobuf => protobuf::decode_response(datagram),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ID: MessageId = MessageId([7; MESSAGE_ID_BYTES]);
+
+    #[test]
+    fn an_operation_knows_its_key_and_what_it_changes() {
+        let (key, value) = (Key::parse(b"key").unwrap(), Value { bytes: b"value", version: 3 });
+        for (operation, mutation) in [
+            (Operation::Put { key, value }, Some((key, Some(value)))),
+            (Operation::Remove { key }, Some((key, None))),
+            (Operation::Get { key }, None),
+        ] {
+            assert_eq!(operation.key(), Some(&key), "{operation:?}");
+            assert_eq!(operation.as_mutation(), mutation, "{operation:?}");
+        }
+        // A command that decodes without a key has none, or its request would not survive being written.
+        for operation in (0..=u8::MAX).filter_map(|command| Operation::without_key(command.into())) {
+            assert_eq!((operation.key(), operation.as_mutation()), (None, None), "{operation:?}");
+        }
+    }
+
+    /// A request with padding behind it (raw) or an unknown field of its length (envelope) up to `bytes`.
+    fn padded(format: Format, operation: Operation<'_>, bytes: usize) -> Vec<u8> {
+        let mut datagram = Vec::new();
+        encode_request(&Request { format, id: ID, operation }, &mut datagram);
+        if format == Format::Protobuf {
+            // Field 9 with a length of three varint bytes, which any two bytes of 16,384 and more need.
+            let filler = bytes - datagram.len() - 4;
+            datagram.extend([
+                9 << 3 | 2,
+                filler as u8 | 0x80,
+                (filler >> 7) as u8 | 0x80,
+                (filler >> 14) as u8,
+            ]);
+        }
+        datagram.resize(bytes, 0);
+        datagram
+    }
+
+    #[test]
+    fn a_request_longer_than_can_be_passed_on_is_malformed_whatever_it_asks() {
+        let key = Key::parse(&[1; KEY_BYTES_MAX]).unwrap();
+        let value = Value { bytes: b"value", version: 0 };
+        for format in [Format::Raw, Format::Protobuf] {
+            for operation in [Operation::Put { key, value }, Operation::Get { key }, Operation::IsAlive] {
+                let longest = padded(format, operation, REQUEST_BYTES_MAX);
+                assert_eq!(decode_request(&longest, Accept::Auto), Ok(Request { format, id: ID, operation }));
+                for bytes in [REQUEST_BYTES_MAX + 1, DATAGRAM_BYTES_MAX] {
+                    assert_eq!(
+                        decode_request(&padded(format, operation, bytes), Accept::Auto),
+                        Err(Rejected::Answer { format, id: ID, status: Status::Malformed })
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_datagram_with_another_fault_is_told_that_fault() {
+        let key = Key::parse(b"key").unwrap();
+        for format in [Format::Raw, Format::Protobuf] {
+            let value = Value { bytes: &[0; 64_000], version: 0 };
+            let mut datagram = Vec::new();
+            encode_request(
+                &Request { format, id: ID, operation: Operation::Put { key, value } },
+                &mut datagram,
+            );
+            assert_eq!(
+                decode_request(&datagram, Accept::Auto),
+                Err(Rejected::Answer { format, id: ID, status: Status::InvalidValue })
+            );
+        }
+        // Nobody can be told when the id may be what is damaged.
+        let mut damaged = padded(Format::Protobuf, Operation::Get { key }, DATAGRAM_BYTES_MAX);
+        damaged[5] ^= 1;
+        assert_eq!(decode_request(&damaged, Accept::Auto), Err(Rejected::Drop(DropReason::Checksum)));
     }
 }

@@ -128,23 +128,12 @@ fn decode_operation(payload: &[u8]) -> Result<Operation<'_>, Status> {
 pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     encode_envelope(&request.id, out, |out| {
         push_number(out, 1, u64::from(request.operation.command()));
-        match &request.operation {
-            Operation::Put { key, value } => {
-                push_bytes(out, 2, key.as_bytes());
-                push_bytes(out, 3, value.bytes);
-                push_i32(out, 4, value.version);
-            }
-            Operation::Get { key } | Operation::Remove { key } => {
-                push_bytes(out, 2, key.as_bytes());
-            }
-            Operation::Shutdown
-            | Operation::Wipeout
-            | Operation::IsAlive
-            | Operation::GetPid
-            | Operation::GetMembershipCount
-            | Operation::GetMembershipList
-            | Operation::GetStats
-            | Operation::Unknown(_) => {}
+        if let Some(key) = request.operation.key() {
+            push_bytes(out, 2, key.as_bytes());
+        }
+        if let Operation::Put { value, .. } = request.operation {
+            push_bytes(out, 3, value.bytes);
+            push_i32(out, 4, value.version);
         }
     });
 }

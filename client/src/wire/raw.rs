@@ -87,17 +87,7 @@ pub fn is_doubtful_destruction(datagram: &[u8]) -> bool {
 pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&request.id.0);
     out.push(u8::try_from(request.operation.command()).unwrap_or(u8::MAX));
-    let key = match &request.operation {
-        Operation::Put { key, .. } | Operation::Get { key } | Operation::Remove { key } => key.as_bytes(),
-        Operation::Shutdown
-        | Operation::Wipeout
-        | Operation::IsAlive
-        | Operation::GetPid
-        | Operation::GetMembershipCount
-        | Operation::GetMembershipList
-        | Operation::GetStats
-        | Operation::Unknown(_) => &[],
-    };
+    let key = request.operation.key().map_or(&[][..], Key::as_bytes);
     out.extend_from_slice(key);
     out.resize(out.len() + KEY_BYTES_MAX - key.len(), 0);
     if let Operation::Put { value, .. } = request.operation {
