@@ -9,7 +9,7 @@ use crate::cluster::link::Link;
 use crate::cluster::{ClusterView, FrameLane};
 use crate::config::Config;
 use crate::coordinator::reply_cache::ReplyCache;
-use crate::coordinator::{Coordinator, Parts, Settings, Turn};
+use crate::coordinator::{Coordinator, NodeRequest, Parts, Settings, Turn};
 use crate::ids::{Generation, HybridClock, MemberId, Version};
 use crate::metrics::{Group, Metric, Metrics};
 use crate::outbox::{Datagram, Outbox};
@@ -25,7 +25,7 @@ use parking_lot::Mutex;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use violet_client::Key;
+use violet_client::{Key, Status};
 
 /// What a process takes beside values, hints and records: code, stacks, tables, receive batches.
 /// Measured; see "Memory" in ARCHITECTURE.md.
@@ -168,8 +168,15 @@ impl Node {
             return turn.outbox.count(Metric::DroppedFenced);
         }
         let joined = self.joined.load(Ordering::Relaxed);
-        if let Some(client) = self.coordinator.on_datagram(&mut turn, datagram, joined) {
-            self.coordinator.answer_text(&mut turn, &client, &self.stats_json());
+        match self.coordinator.on_datagram(&mut turn, datagram, joined) {
+            Some((client, NodeRequest::Stats)) => {
+                self.coordinator.answer_text(&mut turn, &client, &self.stats_json());
+            }
+            Some((client, NodeRequest::Leave)) => {
+                let status = if self.begin_leaving() { Status::Success } else { Status::InternalFailure };
+                self.coordinator.answer_status(&mut turn, &client, status);
+            }
+            None => {}
         }
     }
 
@@ -457,6 +464,7 @@ impl Node {
             "members_alive": view.alive_count(),
             "members_known": view.members().len(),
             "catching_up": !self.fence.is_active(),
+            "leaving": self.is_leaving(),
             "ledger": {
                 "entered": group(Group::Entered),
                 "settled": group(Group::Settled),

@@ -9,17 +9,23 @@ use violet_client::{Format, RetryPolicy};
 
 const AFTER_HELP: &str = "\
 Which servers are asked:
-  put, get, remove, list              one server of the list, chosen at random, and another one
+  put, get, remove, siblings, list    one server of the list, chosen at random, and another one
                                       if that does not reply
   alive, pid, members, stats          every server of the list at the same time, one line each
   wipeout                             every server of the list: each forgets what it holds
   shutdown                            the one server of the list, or all of them with --all
+  leave                               the one server of the list
+
+Concurrent values (Violet only): `siblings KEY` prints a line for each value, `value VERSION TEXT` or
+`value-hex VERSION HEX`, and then `context HEX`. `put KEY VALUE --context HEX` replaces the values that
+this context has seen and no others, and prints the new context; an empty context has seen nothing. A
+context has at most 1,000 bytes; it, its value and two bytes more have at most 10,000.
 
 Exit codes:
   0  success
   1  there is no such key
   2  a mistake in the arguments or the server list, or a file that cannot be read or written
-  3  a server did not reply in time or cannot be reached
+  3  a server did not reply in time or cannot be reached, or one that leaves did not go in time
   4  a server refused or answered nonsense";
 
 /// A client for Violet and every other server of the course protocol.
@@ -70,6 +76,14 @@ pub enum Command {
         /// The version stored with the value (protobuf only)
         #[arg(long, default_value_t = 0, value_name = "N", allow_negative_numbers = true)]
         version: i32,
+        /// Replace only what this context has seen, and print the new one (Violet only); "" for nothing
+        #[arg(long, value_name = "HEX")]
+        context: Option<String>,
+    },
+    /// Print all concurrent values of a key and their context (Violet only)
+    Siblings {
+        #[command(flatten)]
+        key: KeyArguments,
     },
     /// Write the value of a key to standard output
     Get {
@@ -98,6 +112,12 @@ pub enum Command {
         /// Shut down every server of the list
         #[arg(long)]
         all: bool,
+    },
+    /// Make a server hand its data to the others and leave, and wait until it is gone (Violet only)
+    Leave {
+        /// Wait this many seconds for it to go
+        #[arg(long, default_value_t = 120, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+        wait_seconds: u64,
     },
 }
 

@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 
 use crate::exchange::{Exchange, Outcome, Reply, RetryPolicy, Step, Verdict, scramble};
 use crate::ids::{MessageIds, random_number};
+use crate::wire::siblings::{CONTEXT_BYTES_MAX, PUT_WITH_CONTEXT_BYTES_MAX};
 use crate::wire::{DATAGRAM_BYTES_MAX, Format, Key, MessageId, Operation, Request, Status, Value};
 
 /// Room for everything in a request but its value.
@@ -41,6 +42,10 @@ pub enum Error {
     KeyLength(usize),
     /// The value does not fit a datagram.
     ValueLength(usize),
+    /// The context is longer than any server gives out.
+    ContextLength(usize),
+    /// The value, its context and two bytes for the context's length are too long together.
+    ValueWithContextLength(usize),
     /// No reply to any attempt. The operation may have been executed.
     TimedOut {
         /// The last server asked.
@@ -76,6 +81,13 @@ impl fmt::Display for Error {
             Self::ValueLength(bytes) => {
                 write!(f, "the value has {bytes} bytes; at most {SENDABLE_VALUE_BYTES_MAX} fit a datagram")
             }
+            Self::ContextLength(bytes) => {
+                write!(f, "the context has {bytes} bytes; at most {CONTEXT_BYTES_MAX} are allowed")
+            }
+            Self::ValueWithContextLength(bytes) => {
+                let max = PUT_WITH_CONTEXT_BYTES_MAX;
+                write!(f, "the value and its context take {bytes} bytes; at most {max} are allowed")
+            }
             Self::TimedOut { server, attempts: 1 } => write!(f, "no reply from {server}"),
             Self::TimedOut { server, attempts } => {
                 write!(f, "no reply from {server} after {attempts} attempts")
@@ -95,6 +107,8 @@ impl std::error::Error for Error {
             Self::NoServers
             | Self::KeyLength(_)
             | Self::ValueLength(_)
+            | Self::ContextLength(_)
+            | Self::ValueWithContextLength(_)
             | Self::TimedOut { .. }
             | Self::Overloaded(_)
             | Self::Refused { .. }
@@ -304,6 +318,18 @@ impl Client {
         call.into_result()
     }
 
+    /// As [`Self::ask`], with another patience than the client's.
+    pub(crate) fn ask_patiently(
+        &mut self,
+        server: SocketAddr,
+        operation: Operation<'_>,
+        policy: &RetryPolicy,
+    ) -> Result<Reply, Error> {
+        let mut call = Call::new(server, self.format, self.ids.draw(), operation, policy);
+        self.sockets.run(std::slice::from_mut(&mut call));
+        call.into_result()
+    }
+
     /// Asks many servers at the same time. The results are in the order of the servers.
     pub fn ask_each(
         &mut self,
@@ -351,11 +377,11 @@ impl Client {
     }
 }
 
-fn parse_key(key: &[u8]) -> Result<Key, Error> {
+pub(crate) fn parse_key(key: &[u8]) -> Result<Key, Error> {
     Key::parse(key).map_err(|_| Error::KeyLength(key.len()))
 }
 
-fn succeed(server: SocketAddr, reply: &Reply) -> Result<(), Error> {
+pub(crate) fn succeed(server: SocketAddr, reply: &Reply) -> Result<(), Error> {
     match reply.status {
         Status::Success => Ok(()),
         status => Err(Error::Refused { server, status }),

@@ -1,8 +1,8 @@
 //! The course protocol on the wire, and a client for it.
 //!
 //! Three layers, each usable without the one above: [`wire`] reads and writes datagrams, [`exchange`]
-//! is one request with its retries as a state machine, [`blocking`] is a client over sockets. The
-//! command line is the binary of this package.
+//! is one request with its retries as a state machine, [`blocking`] is a client over sockets, with what
+//! only Violet answers in [`extensions`]. The command line is the binary of this package.
 //!
 //! ```no_run
 //! use violet_client::{Client, servers};
@@ -17,12 +17,14 @@
 
 pub mod blocking;
 pub mod exchange;
+pub mod extensions;
 pub mod ids;
 pub mod servers;
 pub mod wire;
 
 pub use blocking::{Client, Error, Stored};
 pub use exchange::{Exchange, Outcome, Reply, RetryPolicy, Step, Verdict};
+pub use extensions::SiblingValues;
 pub use ids::MessageIds;
 pub use servers::{Server, ServersError};
-pub use wire::{Format, Key, MessageId, Operation, Request, Response, Status, Value};
+pub use wire::{Context, Format, Key, MessageId, Operation, Request, Response, Siblings, Status, Value};

@@ -9,11 +9,15 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use args::{Arguments, Command, FormatName, KeyArguments, Reach};
 use clap::Parser;
 use report::{Failure, Report};
 use violet_client::{Client, Operation, Server, servers};
+
+/// How often to say that a server is still leaving.
+const PROGRESS_SECONDS: u64 = 5;
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -42,7 +46,11 @@ fn run(arguments: Arguments, report: &mut Report) -> Result<(), Failure> {
     }
     let mut session = Session { client, servers, report };
     match arguments.command {
-        Command::Put { key, value, file, version } => session.put(&key, value, file, version),
+        Command::Put { key, value, file, version, context: None } => session.put(&key, value, file, version),
+        Command::Put { key, value, file, version, context: Some(context) } => {
+            session.put_with_context(&key, &value_bytes(value, file)?, version, &context)
+        }
+        Command::Siblings { key } => session.siblings(&key),
         Command::Get { key } => session.get(&key),
         Command::Remove { key } => session.remove(&key),
         Command::Alive(reach) => session.each(&reach, Operation::IsAlive),
@@ -52,6 +60,7 @@ fn run(arguments: Arguments, report: &mut Report) -> Result<(), Failure> {
         Command::Stats(reach) => session.each(&reach, Operation::GetStats),
         Command::Wipeout(reach) => session.each(&reach, Operation::Wipeout),
         Command::Shutdown { all } => session.shutdown(all),
+        Command::Leave { wait_seconds } => session.leave(wait_seconds),
     }
 }
 
@@ -73,6 +82,28 @@ impl Session<'_> {
         let key = key_bytes(key)?;
         self.client.put(&key, &value_bytes(value, file)?, version)?;
         self.report.done(&key)
+    }
+
+    fn put_with_context(
+        &mut self,
+        key: &KeyArguments,
+        value: &[u8],
+        version: i32,
+        context: &str,
+    ) -> Result<(), Failure> {
+        let key = key_bytes(key)?;
+        let context = from_hex(context.as_bytes())
+            .ok_or_else(|| Failure::Usage(format!("\"{context}\" is no context in hex")))?;
+        let context = self.client.put_with_context(&key, value, version, &context)?;
+        self.report.done_with_context(&key, &context)
+    }
+
+    fn siblings(&mut self, key: &KeyArguments) -> Result<(), Failure> {
+        let key = key_bytes(key)?;
+        match self.client.get_siblings(&key)? {
+            Some(siblings) => self.report.siblings(&key, &siblings),
+            None => Err(Failure::NoSuchKey(key)),
+        }
     }
 
     fn get(&mut self, key: &KeyArguments) -> Result<(), Failure> {
@@ -105,6 +136,31 @@ impl Session<'_> {
             )));
         }
         self.each(&Reach { one: false }, Operation::Shutdown)
+    }
+
+    /// Tells the one server to leave and waits for it, with a word now and then to whoever waits too.
+    fn leave(&mut self, wait_seconds: u64) -> Result<(), Failure> {
+        let [server] = &self.servers[..] else {
+            let count = self.servers.len();
+            return Err(Failure::Usage(format!(
+                "the list has {count} servers; name the one that is to leave with --servers HOST:PORT"
+            )));
+        };
+        let (name, address) = (server.name.clone(), server.address);
+        self.client.leave(address)?;
+        let mut said_at = 0;
+        let on_answer = |waited: Duration| {
+            let seconds = waited.as_secs();
+            if said_at + PROGRESS_SECONDS <= seconds {
+                said_at = seconds;
+                self.report.still_leaving(&name, seconds);
+            }
+        };
+        let limit = Duration::from_secs(wait_seconds);
+        if !self.client.wait_until_gone(address, limit, on_answer)? {
+            return Err(Failure::StillThere(name, wait_seconds));
+        }
+        self.report.left(&name)
     }
 
     /// Asks all servers, or one and no other, and prints a line for each.

@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
-use violet_client::{Error, Operation, Reply, Status, Stored};
+use violet_client::{Error, Operation, Reply, SiblingValues, Status, Stored};
 
 const EXIT_NO_SUCH_KEY: u8 = 1;
 const EXIT_USAGE: u8 = 2;
@@ -24,6 +24,8 @@ pub enum Failure {
     NoSuchKey(Vec<u8>),
     /// A server did not do it.
     Server(Error),
+    /// A server that was told to leave still answers after this many seconds.
+    StillThere(String, u64),
 }
 
 impl From<Error> for Failure {
@@ -38,6 +40,7 @@ impl Failure {
             Self::Usage(_) => EXIT_USAGE,
             Self::NoSuchKey(_) => EXIT_NO_SUCH_KEY,
             Self::Server(error) => exit_code(error),
+            Self::StillThere(..) => EXIT_TIMED_OUT,
         }
     }
 
@@ -55,13 +58,18 @@ impl Failure {
             Self::Usage(message) => message.clone(),
             Self::NoSuchKey(_) => "no such key".into(),
             Self::Server(error) => error.to_string(),
+            Self::StillThere(server, seconds) => format!("{server} still answers after {seconds} s"),
         }
     }
 }
 
 fn exit_code(error: &Error) -> u8 {
     match error {
-        Error::NoServers | Error::KeyLength(_) | Error::ValueLength(_) => EXIT_USAGE,
+        Error::NoServers
+        | Error::KeyLength(_)
+        | Error::ValueLength(_)
+        | Error::ContextLength(_)
+        | Error::ValueWithContextLength(_) => EXIT_USAGE,
         Error::TimedOut { .. } | Error::Io { .. } => EXIT_TIMED_OUT,
         Error::Overloaded(_) | Error::Refused { .. } | Error::Incomplete(_) => EXIT_REFUSED,
     }
@@ -98,6 +106,38 @@ impl Report {
         }
         let end: &[u8] = if io::stdout().is_terminal() { b"\n" } else { b"" };
         print(&[&found.bytes, end])
+    }
+
+    /// A key was stored with a context, and this is the new one.
+    pub fn done_with_context(&self, key: &[u8], context: &[u8]) -> Result<(), Failure> {
+        self.line(&format!("context {}", hex(context)), || {
+            with_bytes(json!({ "outcome": "success", "context": hex(context) }), "key", key)
+        })
+    }
+
+    /// A line for each value, with its version and the text, or hex where text would not be one clear line;
+    /// then one for the context.
+    pub fn siblings(&self, key: &[u8], siblings: &SiblingValues) -> Result<(), Failure> {
+        let context = hex(&siblings.context);
+        let mut text: String = siblings.values.iter().map(|value| sibling_line(value) + "\n").collect();
+        text += &format!("context {context}");
+        self.line(&text, || {
+            let value =
+                |value: &Stored| with_bytes(json!({ "version": value.version }), "value", &value.bytes);
+            let values: Vec<Value> = siblings.values.iter().map(value).collect();
+            let object = json!({ "outcome": "success", "context": context, "values": values });
+            with_bytes(object, "key", key)
+        })
+    }
+
+    /// A server that was told to leave still answers: what to read while waiting, not a result.
+    pub fn still_leaving(&self, name: &str, seconds: u64) {
+        eprintln!("violet-client: {name} is still leaving after {seconds} s");
+    }
+
+    /// A server that was told to leave answers no more.
+    pub fn left(&self, name: &str) -> Result<(), Failure> {
+        self.line(&format!("{name} left"), || json!({ "outcome": "success", "server": name }))
     }
 
     /// The member list that one server gave.
@@ -190,10 +230,13 @@ fn shown(
         }
         Operation::Wipeout => (successful(address, reply, |_| Some("wiped out"))?.into(), None),
         Operation::Shutdown => (successful(address, reply, |_| Some("shut down"))?.into(), None),
+        Operation::Leave => (successful(address, reply, |_| Some("leaving"))?.into(), None),
         Operation::Put { .. }
         | Operation::Get { .. }
         | Operation::Remove { .. }
         | Operation::GetMembershipList
+        | Operation::PutWithContext { .. }
+        | Operation::GetSiblings { .. }
         | Operation::Unknown(_) => (reply.status.to_string(), None),
     })
 }
@@ -214,12 +257,23 @@ fn successful<T>(
 fn with_bytes(mut object: Value, name: &str, bytes: &[u8]) -> Value {
     let (name, text) = match std::str::from_utf8(bytes) {
         Ok(text) => (name.to_owned(), text.to_owned()),
-        Err(_) => (format!("{name}_hex"), bytes.iter().map(|byte| format!("{byte:02x}")).collect()),
+        Err(_) => (format!("{name}_hex"), hex(bytes)),
     };
     if let Some(object) = object.as_object_mut() {
         Map::insert(object, name, text.into());
     }
     object
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn sibling_line(value: &Stored) -> String {
+    match std::str::from_utf8(&value.bytes) {
+        Ok(text) if !text.contains(char::is_control) => format!("value {} {text}", value.version),
+        _ => format!("value-hex {} {}", value.version, hex(&value.bytes)),
+    }
 }
 
 /// Writes to standard output. A reader that has gone away wants no more, which is no failure.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use scripted::{Script, Server};
 use violet_client::wire::{Key, Operation, Status, Value};
-use violet_client::{Client, Error, Format, RetryPolicy, Stored};
+use violet_client::{Client, Context, Error, Format, RetryPolicy, SiblingValues, Stored};
 
 /// Retries at once, then waits as long as it takes.
 fn patient() -> RetryPolicy {
@@ -248,6 +248,80 @@ fn answers_become_typed_results() {
     script.end();
 }
 
+/// In both formats: what was read is handed back, and the second server is asked the same as with a PUT.
+#[test]
+fn siblings_come_with_a_context_that_goes_back() {
+    for format in [Format::Raw, Format::Protobuf] {
+        let server = Server::open();
+        let mut client = client(&[server.address()], once()).with_format(format);
+        let script = Script::play(move || {
+            let key = Key::parse(&again_key(format)).unwrap();
+            let request = server.receive();
+            assert_eq!(request.operation(), Operation::GetSiblings { key });
+            server.answer_value(&request, b"\x03\0ctx\x02\x01\0\x07\0\0\0a\0\0\xff\xff\xff\xff", 0);
+            let request = server.receive();
+            let context = Context::parse(b"ctx").unwrap();
+            let version = if format == Format::Raw { 0 } else { 5 };
+            let value = Value { bytes: b"both", version };
+            assert_eq!(request.operation(), Operation::PutWithContext { key, context, value });
+            server.answer_value(&request, b"\x03\0new\0", 0);
+            server.answer(&server.receive(), Status::NoSuchKey);
+            server.answer(&server.receive(), Status::UnknownCommand);
+            // A success that leaves the context out, and one that is cut.
+            server.answer(&server.receive(), Status::Success);
+            server.answer_value(&server.receive(), b"\x03\0ctx\x01", 0);
+        });
+        let expected =
+            SiblingValues { values: vec![stored(b"a", 7), stored(b"", -1)], context: b"ctx".to_vec() };
+        assert_eq!(client.get_siblings(b"key").unwrap(), Some(expected));
+        assert_eq!(client.put_with_context(b"key", b"both", 5, b"ctx").unwrap(), b"new");
+        assert_eq!(client.get_siblings(b"key").unwrap(), None);
+        let refused = client.get_siblings(b"key");
+        assert!(matches!(refused, Err(Error::Refused { status: Status::UnknownCommand, .. })));
+        assert!(matches!(client.put_with_context(b"key", b"", 0, b""), Err(Error::Incomplete(_))));
+        assert!(matches!(client.get_siblings(b"key"), Err(Error::Incomplete(_))));
+        script.end();
+    }
+}
+
+/// A server that is told to leave answers two more times and then no more.
+#[test]
+fn a_server_that_leaves_is_waited_for() {
+    let server = Server::open();
+    let address = server.address();
+    let mut client = client(&[address], once());
+    let script = Script::play(move || {
+        let request = server.receive();
+        assert_eq!(request.operation(), Operation::Leave);
+        server.answer(&request, Status::Success);
+        for status in [Status::Success, Status::Overload] {
+            let request = server.receive();
+            assert_eq!(request.operation(), Operation::IsAlive);
+            server.answer(&request, status);
+        }
+        // The socket stays open, so that nobody else gets its port, until the last attempt.
+        let attempts = [server.receive(), server.receive(), server.receive()];
+        assert!(attempts.iter().all(|attempt| attempt.bytes == attempts[0].bytes));
+    });
+    client.leave(address).unwrap();
+    let mut answers = 0;
+    assert!(client.wait_until_gone(address, Duration::from_secs(60), |_| answers += 1).unwrap());
+    assert_eq!(answers, 2);
+    script.end();
+}
+
+#[test]
+fn a_server_that_stays_is_not_gone() {
+    let server = Server::open();
+    let address = server.address();
+    let mut client = client(&[address], once());
+    let script = Script::play(move || server.answer(&server.receive(), Status::Success));
+    assert!(!client.wait_until_gone(address, Duration::ZERO, |_| {}).unwrap());
+    script.end();
+    let unknown = client.wait_until_gone(unreachable(), Duration::ZERO, |_| {});
+    assert!(matches!(unknown, Err(Error::Io { .. })));
+}
+
 #[test]
 fn the_raw_numbers_arrive_as_numbers() {
     let server = Server::open();
@@ -290,5 +364,11 @@ fn what_cannot_be_sent_is_refused_before_it_is() {
     assert!(matches!(client.get(b""), Err(Error::KeyLength(0))));
     assert!(matches!(client.get(&[1; 33]), Err(Error::KeyLength(33))));
     assert!(matches!(client.put(b"key", &[0; 65_500], 0), Err(Error::ValueLength(65_500))));
+    let long_context = client.put_with_context(b"key", b"", 0, &[0; 1_001]);
+    assert!(matches!(long_context, Err(Error::ContextLength(1_001))));
+    let long_value = client.put_with_context(b"key", &[0; 8_999], 0, &[0; 1_000]);
+    assert!(matches!(long_value, Err(Error::ValueWithContextLength(10_001))));
+    let just_fits = client.put_with_context(b"key", &[0; 8_998], 0, &[0; 1_000]);
+    assert!(matches!(just_fits, Err(Error::Io { .. })));
     assert!(matches!(Client::new(Vec::new()), Err(Error::NoServers)));
 }

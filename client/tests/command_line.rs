@@ -4,11 +4,12 @@
 mod scripted;
 
 use std::io::Write;
+use std::net::UdpSocket;
 use std::process::{Command, Stdio};
 
 use expect_test::{Expect, expect};
 use scripted::{Script, Server};
-use violet_client::wire::{Key, Operation, Status, Value};
+use violet_client::wire::{Context, Key, Operation, Status, Value};
 
 /// Runs the program and shows all that came out of it. `SERVER` stands for the scripted server.
 fn run(server: &str, arguments: &[&str], input: &[u8]) -> String {
@@ -296,6 +297,137 @@ fn many_servers_are_not_shut_down_by_accident() {
 }
 
 #[test]
+fn siblings_are_lines_and_a_context() {
+    let reads = |server: Server| {
+        let request = server.receive();
+        assert_eq!(request.operation(), Operation::GetSiblings { key: Key::parse(b"key").unwrap() });
+        let field = b"\x02\0\x01\xff\x03\x08\0\x07\0\0\0two word\x03\0\xff\xff\xff\xffa\nb\0\0\0\0\0\0";
+        server.answer_value(&request, field, 0);
+    };
+    check(
+        &["siblings", "key"],
+        b"",
+        reads,
+        expect![[r#"
+            out: "value 7 two word\nvalue-hex -1 610a62\nvalue 0 \ncontext 01ff\n"
+            err: ""
+            exit: 0
+        "#]],
+    );
+    check(
+        &["--json", "siblings", "key"],
+        b"",
+        reads,
+        expect![[r#"
+            out: "{\"context\":\"01ff\",\"key\":\"key\",\"outcome\":\"success\",\"values\":[{\"value\":\"two word\",\"version\":7},{\"value\":\"a\\nb\",\"version\":-1},{\"value\":\"\",\"version\":0}]}\n"
+            err: ""
+            exit: 0
+        "#]],
+    );
+    check(
+        &["siblings", "key"],
+        b"",
+        answers(Status::NoSuchKey),
+        expect![[r#"
+            out: ""
+            err: "violet-client: no such key\n"
+            exit: 1
+        "#]],
+    );
+}
+
+#[test]
+fn a_value_goes_with_a_context() {
+    let stores_with = |context: &'static [u8]| {
+        move |server: Server| {
+            let request = server.receive();
+            let (key, context) = (Key::parse(b"key").unwrap(), Context::parse(context).unwrap());
+            let value = Value { bytes: b"value", version: 3 };
+            assert_eq!(request.operation(), Operation::PutWithContext { key, context, value });
+            server.answer_value(&request, b"\x02\0\x02\xfe\0", 0);
+        }
+    };
+    let put = ["put", "key", "value", "--version", "3", "--context"];
+    check(
+        &[&put[..], &["01Ff"]].concat(),
+        b"",
+        stores_with(b"\x01\xff"),
+        expect![[r#"
+            out: "context 02fe\n"
+            err: ""
+            exit: 0
+        "#]],
+    );
+    check(
+        &[&put[..], &["", "--json"]].concat(),
+        b"",
+        stores_with(b""),
+        expect![[r#"
+            out: "{\"context\":\"02fe\",\"key\":\"key\",\"outcome\":\"success\"}\n"
+            err: ""
+            exit: 0
+        "#]],
+    );
+}
+
+#[test]
+fn a_server_that_left_is_0_and_one_that_stays_is_3() {
+    let leaves = |server: &Server| {
+        let request = server.receive();
+        assert_eq!(request.operation(), Operation::Leave);
+        server.answer(&request, Status::Success);
+    };
+    check(
+        &["leave"],
+        b"",
+        move |server| {
+            leaves(&server);
+            server.answer(&server.receive(), Status::Success);
+            // Three attempts in vain; the socket stays open, so that nobody else gets its port.
+            (0..3).for_each(|_| assert_eq!(server.receive().operation(), Operation::IsAlive));
+        },
+        expect![[r#"
+            out: "SERVER left\n"
+            err: ""
+            exit: 0
+        "#]],
+    );
+    check(
+        &["leave"],
+        b"",
+        answers(Status::UnknownCommand),
+        expect![[r#"
+            out: ""
+            err: "violet-client: SERVER answered: unknown command\n"
+            exit: 4
+        "#]],
+    );
+    let server = Server::open();
+    let address = server.address().to_string();
+    // It answers for as long as anybody asks; an empty datagram ends it.
+    let script = Script::play(move || {
+        leaves(&server);
+        loop {
+            let request = server.receive();
+            if request.bytes.is_empty() {
+                break;
+            }
+            server.answer(&request, Status::Success);
+        }
+    });
+    let arguments = ["--servers", "SERVER", "--timeout-ms", "60000", "leave", "--wait-seconds", "1"];
+    let shown = run(&address, &arguments, b"");
+    UdpSocket::bind(("127.0.0.1", 0)).unwrap().send_to(b"", &address).unwrap();
+    script.end();
+    expect![[r#"
+        out: ""
+        err: "violet-client: SERVER still answers after 1 s\n"
+        exit: 3
+    "#]]
+    .assert_eq(&shown);
+}
+
+#[test]
 fn mistakes_are_2_and_one_clear_line() {
     let long_key = "k".repeat(33);
     let mistakes: &[&[&str]] = &[
@@ -305,6 +437,8 @@ fn mistakes_are_2_and_one_clear_line() {
         &["--servers", "127.0.0.1:9", "get", &long_key],
         &["--servers", "127.0.0.1:9", "get", "--key-hex", "6b6"],
         &["--servers", "127.0.0.1:9", "put", "key", "--file", "no-such-file"],
+        &["--servers", "127.0.0.1:9", "put", "key", "value", "--context", "0g"],
+        &["--servers", "127.0.0.1:9,127.0.0.1:10", "leave"],
         &["--servers", "127.0.0.1:9", "--format", "raw", "put", "key", "value", "--version", "1"],
     ];
     let shown: String = mistakes.iter().map(|arguments| run("SERVER", arguments, b"")).collect();
@@ -326,6 +460,12 @@ fn mistakes_are_2_and_one_clear_line() {
         exit: 2
         out: ""
         err: "violet-client: cannot read no-such-file: No such file or directory (os error 2)\n"
+        exit: 2
+        out: ""
+        err: "violet-client: \"0g\" is no context in hex\n"
+        exit: 2
+        out: ""
+        err: "violet-client: the list has 2 servers; name the one that is to leave with --servers HOST:PORT\n"
         exit: 2
         out: ""
         err: "violet-client: the raw format has no versions; leave --version out\n"

@@ -8,8 +8,8 @@
 mod vector_file;
 
 use violet_client::wire::{
-    self, Accept, DATAGRAM_BYTES_MAX, DropReason, Format, Key, MessageId, Operation, Rejected, Request,
-    Status, Value, protobuf, raw,
+    self, Accept, Context, DATAGRAM_BYTES_MAX, DropReason, Format, Key, MessageId, Operation, Rejected,
+    Request, Response, Siblings, Status, Value, protobuf, raw,
 };
 
 const MUTATIONS: u32 = 200_000;
@@ -33,6 +33,8 @@ fn no_mutation_upsets_the_readers() {
         ("drops", seen.dropped),
         ("refused destructions", seen.destructions_refused),
         ("responses", seen.responses),
+        ("puts with a context", seen.with_context),
+        ("replies with siblings", seen.siblings),
     ] {
         assert!(100 < count, "only {count} {path}");
     }
@@ -70,10 +72,13 @@ fn one_flipped_bit_never_destroys_anything() {
 fn envelopes_that_are_commands_as_raw() -> Vec<Vec<u8>> {
     let key = Key::parse(&[0; 32]).unwrap();
     let value = Value::default();
-    let operations = [Operation::Put { key, value }, Operation::Get { key }, Operation::IsAlive];
+    let context = Context::default();
+    let with_context = Operation::PutWithContext { key, context, value };
+    let operations =
+        [Operation::Put { key, value }, Operation::Get { key }, Operation::IsAlive, with_context];
     let mut envelopes = Vec::new();
     for operation in operations {
-        for command in 0..=8 {
+        for command in (0..=8).chain(0x22..=0x26) {
             let mut id = MessageId([0; 16]);
             id.0[14] = command;
             let mut envelope = Vec::new();
@@ -92,6 +97,8 @@ fn check_request(datagram: &[u8], seen: &mut Seen) {
         match read {
             Ok(request) => {
                 check_request_again(&request);
+                let has_context = matches!(request.operation, Operation::PutWithContext { .. });
+                seen.with_context += u32::from(has_context);
                 match request.format {
                     Format::Raw => seen.raw_requests += 1,
                     Format::Protobuf => seen.protobuf_requests += 1,
@@ -129,18 +136,30 @@ fn check_request_again(request: &Request<'_>) {
 
 fn check_response(datagram: &[u8], seen: &mut Seen) {
     for format in [Format::Raw, Format::Protobuf] {
-        for command in [1, 2, 7, 8, 0x22] {
+        for command in [1, 2, 7, 8, 0x22, 0x25, 0x26] {
             let Ok(response) = wire::decode_response(format, command, datagram) else { continue };
             let mut written = Vec::new();
             wire::encode_response(format, &response, &mut written);
             assert_eq!(wire::decode_response(format, command, &written), Ok(response));
             seen.responses += 1;
+            check_siblings(&response, seen);
         }
     }
 }
 
+/// A value field that reads as siblings is written as it was.
+fn check_siblings(response: &Response<'_>, seen: &mut Seen) {
+    let Some(value) = response.value else { return };
+    if let Ok(siblings) = Siblings::decode(value.bytes) {
+        let mut written = Vec::new();
+        siblings.encode(&mut written).unwrap();
+        assert_eq!(written, value.bytes);
+        seen.siblings += 1;
+    }
+}
+
 fn is_destructive(operation: &Operation<'_>) -> bool {
-    matches!(operation, Operation::Shutdown | Operation::Wipeout)
+    matches!(operation, Operation::Shutdown | Operation::Wipeout | Operation::Leave)
 }
 
 #[derive(Default)]
@@ -151,6 +170,8 @@ struct Seen {
     dropped: u32,
     destructions_refused: u32,
     responses: u32,
+    with_context: u32,
+    siblings: u32,
 }
 
 fn datagrams() -> Vec<Vec<u8>> {

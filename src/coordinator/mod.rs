@@ -121,6 +121,15 @@ pub struct Client {
     needs_proxy: bool,
 }
 
+/// What only the node as a whole can answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeRequest {
+    /// Its counts.
+    Stats,
+    /// Hand everything over and go.
+    Leave,
+}
+
 /// A mutation or read on its way through this node.
 #[derive(Clone, Copy, Debug)]
 struct Arrival<'a> {
@@ -202,9 +211,14 @@ impl Coordinator {
         }
     }
 
-    /// A client's datagram, at its front end. Returns the client when it asks for STATS: only the
+    /// A client's datagram, at its front end. Returns what it asks of the node as a whole: only the
     /// caller sees the whole process. A node that has not `joined` does not know yet who holds what.
-    pub fn on_datagram(&self, turn: &mut Turn<'_>, datagram: &Datagram<'_>, joined: bool) -> Option<Client> {
+    pub fn on_datagram(
+        &self,
+        turn: &mut Turn<'_>,
+        datagram: &Datagram<'_>,
+        joined: bool,
+    ) -> Option<(Client, NodeRequest)> {
         let waited = turn.now.since(datagram.received_at);
         if self.settings.patience < waited {
             turn.outbox.count(Metric::DroppedOld);
@@ -242,8 +256,10 @@ impl Coordinator {
             Operation::Remove { .. } => Metric::RequestsRemove,
             _ => Metric::RequestsOther,
         });
-        if request.operation == Operation::GetStats {
-            return Some(client);
+        match request.operation {
+            Operation::GetStats => return Some((client, NodeRequest::Stats)),
+            Operation::Leave => return Some((client, NodeRequest::Leave)),
+            _ => {}
         }
         if request.operation.key().is_some() && !joined {
             turn.outbox.count(Metric::DroppedFenced);
@@ -309,12 +325,20 @@ impl Coordinator {
                 let text = list_members(turn.view);
                 self.answer_text(turn, &arrival.client, &text);
             }
-            // Answered by the node at the front end; nobody passes it on.
-            Operation::GetStats => answer(Response::of_status(request.id, Status::UnknownCommand)),
-            Operation::Unknown(_) => {
+            // The first two are answered by the node at the front end; nobody passes them on.
+            Operation::GetStats
+            | Operation::Leave
+            | Operation::PutWithContext { .. }
+            | Operation::GetSiblings { .. }
+            | Operation::Unknown(_) => {
                 answer(Response::of_status(request.id, Status::UnknownCommand));
             }
         }
+    }
+
+    /// Answers a client of this front end with a status.
+    pub fn answer_status(&self, turn: &mut Turn<'_>, client: &Client, status: Status) {
+        self.answer(turn, client, &Response::of_status(client.id, status));
     }
 
     /// Answers a client of this front end with text, cut to what a value may hold.

@@ -3,6 +3,7 @@
 pub mod chunks;
 pub mod digest;
 pub mod ram;
+pub mod siblings;
 
 use crate::ids::Version;
 use digest::Digest;

@@ -389,6 +389,11 @@ fn describe(operation: &Operation<'_>) -> String {
         Operation::GetMembershipCount => "GETMEMBERSHIPCOUNT".to_owned(),
         Operation::GetMembershipList => "the member list (0x22)".to_owned(),
         Operation::GetStats => "the statistics (0x23)".to_owned(),
+        Operation::Leave => "LEAVE (0x24)".to_owned(),
+        Operation::PutWithContext { value, .. } => {
+            format!("PUT of {} bytes with a context", value.bytes.len())
+        }
+        Operation::GetSiblings { .. } => "GET of siblings (0x26)".to_owned(),
         Operation::Unknown(command) => format!("command {command}"),
     }
 }

@@ -4,16 +4,19 @@
 //! checksummed envelope of 2017 to 2025. [`decode_request`] tells them apart the way a server on one
 //! port must: what parses as the envelope is protobuf, and a wrong checksum then means *drop*, never
 //! "try the other layout" (the 17th byte of a damaged envelope would be run as a command). Damage that
-//! leaves no envelope at all cannot be told from raw, so on such a port a raw SHUTDOWN or WIPEOUT must
-//! also be clean: nothing, or only zeros, behind its command.
+//! leaves no envelope at all cannot be told from raw, so on such a port a raw SHUTDOWN, WIPEOUT or Leave
+//! must also be clean: nothing, or only zeros, behind its command.
 //!
 //! Deliberately not here: sockets, clocks, retries (see [`crate::exchange`]), and any allocation
 //! while decoding: a decoded request borrows from its datagram.
 
 pub mod protobuf;
 pub mod raw;
+pub mod siblings;
 
 use std::fmt;
+
+pub use siblings::{Context, Siblings};
 
 /// Bytes in a [`MessageId`]: 16 in every generation since 2015.
 pub const MESSAGE_ID_BYTES: usize = 16;
@@ -31,8 +34,12 @@ pub const DATAGRAM_BYTES_MAX: usize = 65_507;
 /// needs; a server that passes a request on must fit it, with a header of its own, into one datagram, so
 /// without this limit the answer would depend on which server was asked.
 pub const REQUEST_BYTES_MAX: usize = 60_000;
-/// Longest datagram that a legal request or response needs, with room for unknown fields.
+/// Longest datagram that a legal request needs, and any response but that to GetSiblings, with room for
+/// unknown fields. See [`siblings::SIBLINGS_BYTES_MAX`] for the other.
 pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + 1_024;
+
+const PUT_WITH_CONTEXT_COMMAND: u32 = 0x25;
+const GET_SIBLINGS_COMMAND: u32 = 0x26;
 
 /// The unique id of a request, chosen by the client and echoed by the server; opaque.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -151,6 +158,23 @@ pub enum Operation<'a> {
     GetMembershipList,
     /// 0x23 (private range): return the counters and the loss ledger as JSON text.
     GetStats,
+    /// 0x24 (private range): hand this node's data to the others, then leave the cluster.
+    Leave,
+    /// 0x25 (private range): store a value that replaces what its writer has seen, and nothing else.
+    PutWithContext {
+        /// The key to store it under.
+        key: Key,
+        /// What the writer has seen of the key.
+        context: Context<'a>,
+        /// What to store; its length and the context's are limited together, see
+        /// [`siblings::PUT_WITH_CONTEXT_BYTES_MAX`].
+        value: Value<'a>,
+    },
+    /// 0x26 (private range): return all concurrent values of a key, and their context.
+    GetSiblings {
+        /// The key asked for.
+        key: Key,
+    },
     /// Anything else; answered with [`Status::UnknownCommand`].
     Unknown(u32),
 }
@@ -181,6 +205,9 @@ impl<'a> Operation<'a> {
             Self::GetMembershipCount => 8,
             Self::GetMembershipList => 0x22,
             Self::GetStats => 0x23,
+            Self::Leave => 0x24,
+            Self::PutWithContext { .. } => PUT_WITH_CONTEXT_COMMAND,
+            Self::GetSiblings { .. } => GET_SIBLINGS_COMMAND,
             Self::Unknown(command) => *command,
         }
     }
@@ -189,7 +216,11 @@ impl<'a> Operation<'a> {
     #[must_use]
     pub fn key(&self) -> Option<&Key> {
         match self {
-            Self::Put { key, .. } | Self::Get { key } | Self::Remove { key } => Some(key),
+            Self::Put { key, .. }
+            | Self::Get { key }
+            | Self::Remove { key }
+            | Self::PutWithContext { key, .. }
+            | Self::GetSiblings { key } => Some(key),
             Self::Shutdown
             | Self::Wipeout
             | Self::IsAlive
@@ -197,14 +228,15 @@ impl<'a> Operation<'a> {
             | Self::GetMembershipCount
             | Self::GetMembershipList
             | Self::GetStats
+            | Self::Leave
             | Self::Unknown(_) => None,
         }
     }
 
-    /// The operation of a command number that needs no key; `None` for 1, 2 and 3.
+    /// The operation of a command number that needs no key; `None` for those that have one.
     fn without_key(command: u32) -> Option<Self> {
         Some(match command {
-            1..=3 => return None,
+            1..=3 | PUT_WITH_CONTEXT_COMMAND | GET_SIBLINGS_COMMAND => return None,
             4 => Self::Shutdown,
             5 => Self::Wipeout,
             6 => Self::IsAlive,
@@ -212,6 +244,7 @@ impl<'a> Operation<'a> {
             8 => Self::GetMembershipCount,
             0x22 => Self::GetMembershipList,
             0x23 => Self::GetStats,
+            0x24 => Self::Leave,
             other => Self::Unknown(other),
         })
     }
@@ -314,7 +347,7 @@ pub struct Response<'a> {
     pub id: MessageId,
     /// How it ended.
     pub status: Status,
-    /// The value, for a successful GET and for the private commands that return text.
+    /// The value, for a successful GET and for the private commands that return text or [`Siblings`].
     pub value: Option<Value<'a>>,
     /// The process id, for GETPID.
     pub pid: Option<i32>,
@@ -389,7 +422,7 @@ fn decode_of_any_length(datagram: &[u8], accept: Accept) -> Result<Request<'_>, 
     raw::decode_request(datagram)
 }
 
-/// Tells the sender of a doubtful SHUTDOWN or WIPEOUT that it was not understood.
+/// Tells the sender of a doubtful SHUTDOWN, WIPEOUT or Leave that it was not understood.
 fn refused_destruction(datagram: &[u8]) -> Rejected {
     match datagram.first_chunk() {
         Some(id) => Rejected::Answer { format: Format::Raw, id: MessageId(*id), status: Status::Malformed },

@@ -17,8 +17,9 @@
 //! Deliberately not here: groups (wire types 3 and 4), which no schema of the course has.
 
 use super::{
-    DropReason, Format, Key, MESSAGE_ID_BYTES, MessageId, Operation, PROTOBUF_VALUE_BYTES_MAX, Rejected,
-    Request, Response, ResponseError, Status, Value,
+    DropReason, Format, GET_SIBLINGS_COMMAND, Key, MESSAGE_ID_BYTES, MessageId, Operation,
+    PROTOBUF_VALUE_BYTES_MAX, PUT_WITH_CONTEXT_COMMAND, Rejected, Request, Response, ResponseError, Status,
+    Value, siblings,
 };
 
 const WIRE_VARINT: u64 = 0;
@@ -120,20 +121,35 @@ fn decode_operation(payload: &[u8]) -> Result<Operation<'_>, Status> {
         1 if PROTOBUF_VALUE_BYTES_MAX < value.bytes.len() => Err(Status::InvalidValue),
         1 => Ok(Operation::Put { key, value }),
         2 => Ok(Operation::Get { key }),
+        PUT_WITH_CONTEXT_COMMAND => {
+            let (context, bytes) = siblings::split_context(value.bytes)?;
+            Ok(Operation::PutWithContext { key, context, value: Value { bytes, ..value } })
+        }
+        GET_SIBLINGS_COMMAND => Ok(Operation::GetSiblings { key }),
         _ => Ok(Operation::Remove { key }),
     }
 }
 
-/// Appends a request of this layout. A PUT always says its version, as the 2019 clients do.
+/// Appends a request of this layout. A PUT always says its version, as the 2019 clients do, and so does a
+/// PutWithContext.
 pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     encode_envelope(&request.id, out, |out| {
         push_number(out, 1, u64::from(request.operation.command()));
         if let Some(key) = request.operation.key() {
             push_bytes(out, 2, key.as_bytes());
         }
-        if let Operation::Put { value, .. } = request.operation {
-            push_bytes(out, 3, value.bytes);
-            push_i32(out, 4, value.version);
+        match &request.operation {
+            Operation::Put { value, .. } => {
+                push_bytes(out, 3, value.bytes);
+                push_i32(out, 4, value.version);
+            }
+            Operation::PutWithContext { context, value, .. } => {
+                push_varint(out, 3 << 3 | WIRE_BYTES);
+                push_varint(out, siblings::put_with_context_bytes(context, value.bytes) as u64);
+                siblings::push_with_context(context, value.bytes, out);
+                push_i32(out, 4, value.version);
+            }
+            _ => {}
         }
     });
 }

@@ -1,8 +1,8 @@
 //! The fixed layout of 2015 and 2016.
 //!
 //! ```text
-//! request   id(16) command(1) key(32) [length(2, little endian) value(length)]     only PUT has a value
-//! response  id(16) code(1) [length(2, little endian) value(length)]                GET, GETPID, lists
+//! request   id(16) command(1) key(32) [length(2, little endian) value(length)]     PUT, PutWithContext
+//! response  id(16) code(1) [length(2, little endian) value(length)]                GET, GETPID, lists ...
 //! ```
 //!
 //! Clients differ in what they leave out and what they add: management requests come with 17 bytes
@@ -12,18 +12,19 @@
 //! Deliberately not here: telling this layout from the other (see [`super::decode_request`]).
 
 use super::{
-    DropReason, Format, KEY_BYTES_MAX, Key, MESSAGE_ID_BYTES, MessageId, Operation, RAW_VALUE_BYTES_MAX,
-    Rejected, Request, Response, ResponseError, Status, Value,
+    DropReason, Format, GET_SIBLINGS_COMMAND, KEY_BYTES_MAX, Key, MESSAGE_ID_BYTES, MessageId, Operation,
+    PUT_WITH_CONTEXT_COMMAND, RAW_VALUE_BYTES_MAX, Rejected, Request, Response, ResponseError, Status, Value,
+    siblings::{self, PUT_WITH_CONTEXT_BYTES_MAX},
 };
 
-/// The one command of the course whose successful reply carries a value.
-const GET_COMMAND: u32 = 2;
+/// The commands with a key whose successful replies carry a value.
+const VALUED_COMMANDS: [u32; 3] = [2, PUT_WITH_CONTEXT_COMMAND, GET_SIBLINGS_COMMAND];
 
 /// Decodes a request of this layout.
 ///
 /// # Errors
 /// Too short to hold an id and a command: dropped. Otherwise the sender is told: a value length of 0
-/// or beyond [`RAW_VALUE_BYTES_MAX`] is [`Status::InvalidValue`] (tested before truncation, as the
+/// or beyond its limit is [`Status::InvalidValue`] (tested before truncation, as the
 /// 2016 graders expect), missing bytes are [`Status::Malformed`].
 pub fn decode_request(datagram: &[u8]) -> Result<Request<'_>, Rejected> {
     let Some((id, rest)) = datagram.split_first_chunk::<MESSAGE_ID_BYTES>() else {
@@ -46,34 +47,41 @@ fn decode_keyed(command: u8, rest: &[u8]) -> Result<Operation<'_>, Status> {
         return Err(Status::Malformed);
     };
     let key = Key::parse(key)?;
-    match command {
-        1 => Ok(Operation::Put { key, value: decode_value(rest)? }),
+    match u32::from(command) {
+        1 => {
+            let bytes = decode_value(rest, RAW_VALUE_BYTES_MAX)?;
+            Ok(Operation::Put { key, value: Value { bytes, version: 0 } })
+        }
         2 => Ok(Operation::Get { key }),
+        PUT_WITH_CONTEXT_COMMAND => {
+            let (context, bytes) = siblings::split_context(decode_value(rest, PUT_WITH_CONTEXT_BYTES_MAX)?)?;
+            Ok(Operation::PutWithContext { key, context, value: Value { bytes, version: 0 } })
+        }
+        GET_SIBLINGS_COMMAND => Ok(Operation::GetSiblings { key }),
         _ => Ok(Operation::Remove { key }),
     }
 }
 
-fn decode_value(rest: &[u8]) -> Result<Value<'_>, Status> {
+fn decode_value(rest: &[u8], bytes_max: usize) -> Result<&[u8], Status> {
     let Some((length, rest)) = rest.split_first_chunk::<2>() else {
         return Err(Status::Malformed);
     };
     let length = usize::from(u16::from_le_bytes(*length));
-    if length == 0 || RAW_VALUE_BYTES_MAX < length {
+    if length == 0 || bytes_max < length {
         return Err(Status::InvalidValue);
     }
-    let bytes = rest.get(..length).ok_or(Status::Malformed)?;
-    Ok(Value { bytes, version: 0 })
+    rest.get(..length).ok_or(Status::Malformed)
 }
 
-/// Whether a datagram could be a SHUTDOWN or WIPEOUT of this layout but carries more than a clean one
-/// does: real clients send these bare (17 bytes, 2015) or with an all-zero key (49 bytes, 2016).
+/// Whether a datagram could be a SHUTDOWN, WIPEOUT or Leave of this layout but carries more than a clean
+/// one does: real clients send these bare (17 bytes, 2015) or with an all-zero key (49 bytes, 2016).
 ///
-/// A server that also accepts envelopes uses this to keep the two commands that destroy something away
-/// from damaged envelopes and from garbage, in which one byte in 128 at that place means one of them.
+/// A server that also accepts envelopes uses this to keep the commands that cannot be undone away
+/// from damaged envelopes and from garbage, in which one byte in 85 at that place means one of them.
 #[must_use]
 pub fn is_doubtful_destruction(datagram: &[u8]) -> bool {
     match datagram.get(MESSAGE_ID_BYTES..) {
-        Some([4 | 5, rest @ ..]) => rest.iter().any(|&byte| byte != 0),
+        Some([4 | 5 | 0x24, rest @ ..]) => rest.iter().any(|&byte| byte != 0),
         _ => false,
     }
 }
@@ -92,6 +100,9 @@ pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     out.resize(out.len() + KEY_BYTES_MAX - key.len(), 0);
     if let Operation::Put { value, .. } = request.operation {
         push_value(value.bytes, out);
+    } else if let Operation::PutWithContext { context, value, .. } = request.operation {
+        push_length(siblings::put_with_context_bytes(&context, value.bytes), out);
+        siblings::push_with_context(&context, value.bytes, out);
     }
 }
 
@@ -115,9 +126,13 @@ pub fn encode_response(response: &Response<'_>, out: &mut Vec<u8>) {
 }
 
 fn push_value(bytes: &[u8], out: &mut Vec<u8>) {
-    let length = u16::try_from(bytes.len()).expect("a value fits a datagram, so its length fits 16 bits");
-    out.extend_from_slice(&length.to_le_bytes());
+    push_length(bytes.len(), out);
     out.extend_from_slice(bytes);
+}
+
+fn push_length(length: usize, out: &mut Vec<u8>) {
+    let length = u16::try_from(length).expect("a value fits a datagram, so its length fits 16 bits");
+    out.extend_from_slice(&length.to_le_bytes());
 }
 
 /// Decodes a response of this layout to a request with this command number. What follows the code is
@@ -144,8 +159,8 @@ pub fn decode_response(command: u32, datagram: &[u8]) -> Result<Response<'_>, Re
         Some(Operation::GetMembershipCount) => {
             response.membership_count = Some(number().ok_or(ResponseError::Malformed)?);
         }
-        Some(Operation::Shutdown | Operation::Wipeout | Operation::IsAlive) => {}
-        None if command != GET_COMMAND => {}
+        Some(Operation::Shutdown | Operation::Wipeout | Operation::IsAlive | Operation::Leave) => {}
+        None if !VALUED_COMMANDS.contains(&command) => {}
         _ => {
             let bytes = bytes().ok_or(ResponseError::Malformed)?;
             response.value = Some(Value { bytes, version: 0 });

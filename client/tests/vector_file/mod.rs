@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use violet_client::wire::{
-    Accept, DropReason, Format, Key, MessageId, Operation, Rejected, Request, Response, Status, Value,
+    Accept, Context, DropReason, Format, Key, MessageId, Operation, Rejected, Request, Response, Status,
+    Value,
 };
 
 /// One block of the file. A line that a block leaves out is empty.
@@ -75,6 +76,7 @@ impl Vector {
     pub fn with_meaning(&self, check: impl FnOnce(Result<Request<'_>, Rejected>)) {
         let words: Vec<&str> = self.means.iter().map(String::as_str).collect();
         let value_bytes = field(&words, "value").map(bytes).unwrap_or_default();
+        let context_bytes = field(&words, "context").map(bytes).unwrap_or_default();
         let version = field(&words, "version").map_or(0, |text| text.parse().unwrap());
         let key = || Key::parse(&bytes(field(&words, "key").unwrap())).unwrap();
         if let ["dropped", reason] = words[..] {
@@ -95,6 +97,13 @@ impl Vector {
             "get-membership-count" => Operation::GetMembershipCount,
             "get-membership-list" => Operation::GetMembershipList,
             "get-stats" => Operation::GetStats,
+            "leave" => Operation::Leave,
+            "put-with-context" => Operation::PutWithContext {
+                key: key(),
+                context: Context::parse(&context_bytes).unwrap(),
+                value: Value { bytes: &value_bytes, version },
+            },
+            "get-siblings" => Operation::GetSiblings { key: key() },
             "unknown" => Operation::Unknown(words[2].parse().unwrap()),
             other => panic!("{}: no operation {other}", self.name),
         };

@@ -265,7 +265,12 @@ impl Node {
                 let count = locked(&self.shared.live).len() as i32;
                 response.membership_count = Some(count + i32::from(self.is(Defect::WrongCount)));
             }
-            Operation::GetMembershipList | Operation::GetStats | Operation::Unknown(_) => {
+            Operation::GetMembershipList
+            | Operation::GetStats
+            | Operation::Leave
+            | Operation::PutWithContext { .. }
+            | Operation::GetSiblings { .. }
+            | Operation::Unknown(_) => {
                 response.status = Status::UnknownCommand;
             }
         }
