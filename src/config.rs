@@ -262,7 +262,7 @@ settings! {
         "Hints and removal marks older than this are dropped.";
     pending_max "pending-max": usize, "operations", "16384", range(16, 1_048_576),
         "Operations in progress at one node; more are shed.";
-    forget_after_ms "forget-after-ms": u64, "ms", "30000", range(1_000, 86_400_000),
+    forget_after_ms "forget-after-ms": u64, "ms", "20000", range(1_000, 86_400_000),
         "A member down for this long is no longer waited for when a key is looked for.";
     gossip "gossip": GossipPreset, "preset", "lan", ANY,
         "Time-outs of the failure detector.";

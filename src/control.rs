@@ -27,6 +27,8 @@ const HINTS_PER_TICK: usize = 64;
 const HINT_AGAIN_AFTER: Duration = Duration::from_millis(250);
 /// How often members are asked for their standing while the layout is not settled.
 const STANDING_EVERY: Duration = Duration::from_millis(500);
+/// For how long a node that has handed everything over says that it goes.
+const FAREWELL: Duration = Duration::from_millis(300);
 
 /// This process's control plane.
 #[derive(Debug)]
@@ -48,6 +50,7 @@ pub struct Control {
     reply_window: Duration,
     ticked_at: Instant,
     asked_standing_at: Instant,
+    farewell_until: Option<Instant>,
 }
 
 /// A node's two planes.
@@ -109,6 +112,7 @@ impl Control {
             reply_window: Duration::from_millis(config.reply_window_ms),
             ticked_at: Instant::ZERO,
             asked_standing_at: Instant::ZERO,
+            farewell_until: None,
         };
         control.node.link().say(control.standing(false));
         Planes { node, control }
@@ -195,7 +199,11 @@ impl Control {
             self.publish(outbox);
         }
         if self.node.is_leaving() && verdict.everyone_full && self.node.is_empty() {
-            outbox.request_exit();
+            let until = *self.farewell_until.get_or_insert(now + FAREWELL);
+            self.leave(now, outbox);
+            if until <= now {
+                outbox.request_exit();
+            }
         }
         verdict
     }
