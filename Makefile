@@ -4,6 +4,8 @@ NODES   ?= 15
 SECONDS ?= 5
 PORT    ?= 4410
 TEST_PORT ?= 24410
+ENDURE_PORT ?= 25410
+SCENARIO ?= restart-empty
 DIR     ?= .violet
 SEEDS   ?= 2000
 CELLS   ?= S1,S16,S32,R1,R16,R32,R64,R128,R256
@@ -13,10 +15,11 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BIN    := $(TARGET)/release
 VIOLET := $(BIN)/violet
 TEST   := $(BIN)/violet-testclient
+ENDURE = $(TEST) endure --violet $(VIOLET) --port $(ENDURE_PORT) --dir $(DIR)/endure $(ENDURE_OPTIONS)
 CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
 
 .DEFAULT_GOAL := help
-.PHONY: run test cluster check grid faults capacity overload sim build fmt lint help clean
+.PHONY: run test cluster check grid faults capacity overload endure endure-all endure-list sim build fmt lint help clean
 
 run: build ## Build, start NODES nodes, run conformance check and the S/R grid (SECONDS a cell), report, stop
 	$(CLUSTER) -- sh -c '$(TEST) check --json $(DIR)/check.json; checked=$$?; \
@@ -27,6 +30,8 @@ test: lint ## Everything that CI runs: format, lints, unit tests, simulation, re
 	$(CARGO) build --workspace --locked
 	$(TARGET)/debug/violet cluster --nodes 5 --port $(TEST_PORT) --dir $(DIR)/test -- \
 	  $(TARGET)/debug/violet-testclient check --suspend --destructive --kill-mode kill9 --capacity-mib 600
+	$(TARGET)/debug/violet-testclient endure mass-restart --violet $(TARGET)/debug/violet --port $(ENDURE_PORT) \
+	  --dir $(DIR)/test/endure --nodes 5 --rounds 4
 
 cluster: build ## Start NODES nodes on PORT… and keep them until Ctrl-C
 	$(CLUSTER)
@@ -49,6 +54,15 @@ capacity: build ## One node with 64 MiB: filled to "out of space" and back
 overload: build ## Four times the clients that saturate the cluster
 	$(CLUSTER) -- $(TEST) grid --overload --seconds $(SECONDS)
 
+endure: build ## One fault scenario, SCENARIO=name: nodes killed, stopped, added, cut off under load
+	$(ENDURE) $(SCENARIO)
+
+endure-all: build ## All fault scenarios, one after the other: 10 to 30 minutes; figures in DIR/endure.json
+	$(ENDURE) --allow-skip --json $(DIR)/endure.json all
+
+endure-list: build ## What the scenarios are
+	$(TEST) endure --list
+
 sim: build ## Simulate SEEDS seeds
 	$(VIOLET) sim --seeds $(SEEDS)
 
@@ -69,4 +83,4 @@ clean: ## Remove what was built and what clusters left in DIR
 help: ## This list
 	@echo 'make TARGET [NODES=$(NODES)] [SECONDS=$(SECONDS)] [PORT=$(PORT)] [DIR=$(DIR)]'
 	@echo
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14

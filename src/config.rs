@@ -263,7 +263,7 @@ settings! {
     pending_max "pending-max": usize, "operations", "16384", range(16, 1_048_576),
         "Operations in progress at one node; more are shed.";
     forget_after_ms "forget-after-ms": u64, "ms", "20000", range(1_000, 86_400_000),
-        "A member down for this long is no longer waited for when a key is looked for.";
+        "A member down for this long loses its place: its share of the data is copied anew from the other replicas.";
     gossip "gossip": GossipPreset, "preset", "lan", ANY,
         "Time-outs of the failure detector.";
     lanes "lanes": Lanes, "mode", "steered", ANY,

@@ -52,6 +52,7 @@ pub fn run(
         format,
         waits: waits.to_vec(),
         clients,
+        rest: Duration::ZERO,
         window: None,
         overload_restarts_max: OVERLOAD_RESTARTS_MAX,
         redraw_server: false,

@@ -355,6 +355,7 @@ fn load_plan(plan: &GridPlan, cell: Cell, clients: usize, thread: usize) -> Plan
         format: plan.format,
         waits: course_policy(plan.format).waits,
         clients,
+        rest: Duration::ZERO,
         window: Some(plan.window),
         overload_restarts_max: u32::MAX,
         redraw_server: cell.random,

@@ -8,7 +8,7 @@ use violet_client::{Format, Key, Status};
 use crate::batch;
 use crate::cluster::{Cluster, Finding, fail};
 use crate::load::{Ask, Call, End};
-use crate::values::{Contents, Sizes};
+use crate::values::{Contents, Random, Sizes};
 
 /// Parallel requests of these reads and writes.
 const CLIENTS: usize = 16;
@@ -39,8 +39,13 @@ pub struct KeySet {
 impl KeySet {
     /// `count` keys that no other stage uses.
     pub fn new(cluster: &mut Cluster, count: u64, sizes: Sizes) -> Self {
-        let contents = Contents::new(cluster.random.next(), sizes);
-        Self { contents, stage: cluster.random.next() as u32, count }
+        Self::drawn(&mut cluster.random, count, sizes)
+    }
+
+    /// `count` keys and their values as these draws decide.
+    pub fn drawn(random: &mut Random, count: u64, sizes: Sizes) -> Self {
+        let contents = Contents::new(random.next(), sizes);
+        Self { contents, stage: random.next() as u32, count }
     }
 
     /// The key of a number.

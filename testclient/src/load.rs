@@ -109,6 +109,9 @@ pub struct Plan {
     pub waits: Vec<Duration>,
     /// Logical clients in this thread.
     pub clients: usize,
+    /// How long a client rests between an answer and its next request; zero for a closed loop. It can be
+    /// some milliseconds more.
+    pub rest: Duration,
     /// When clients stop starting requests; without it they go on until the workload ends them.
     pub window: Option<Duration>,
     /// After "overloaded", how often a client waits and asks again before that counts as the answer.
@@ -136,6 +139,8 @@ enum State {
     Waiting,
     /// Told to come back later.
     Paused,
+    /// Answered, and not yet to ask again.
+    Resting,
 }
 
 struct Slot {
@@ -281,6 +286,7 @@ impl<W: Workload> Engine<'_, W> {
             match self.slots[slot].state {
                 State::Finished => self.deadlines[slot] = NEVER,
                 State::Paused => self.restart(slot, now),
+                State::Resting => self.start_next(slot, now),
                 State::Waiting if self.slots[slot].attempt < self.plan.waits.len() => self.send(slot, now),
                 State::Waiting => self.on_timeout(slot, now),
             }
@@ -291,7 +297,7 @@ impl<W: Workload> Engine<'_, W> {
         self.tally.timeouts += 1;
         self.tally.record_latency(now - self.slots[slot].first_sent);
         self.workload.on_end(slot, End::TimedOut);
-        self.start_next(slot, now);
+        self.go_on(slot, now);
     }
 
     fn on_datagram(&mut self, datagram: &[u8]) {
@@ -353,7 +359,15 @@ impl<W: Workload> Engine<'_, W> {
             return;
         }
         self.workload.on_end(index, End::Answered(response));
-        self.start_next(index, now);
+        self.go_on(index, now);
+    }
+
+    fn go_on(&mut self, index: usize, now: Duration) {
+        if self.plan.rest.is_zero() {
+            return self.start_next(index, now);
+        }
+        self.slots[index].state = State::Resting;
+        self.deadlines[index] = now + self.plan.rest;
     }
 
     /// Whether clients still start requests. The first "no" ends the window.
@@ -517,6 +531,7 @@ mod tests {
             format,
             waits: vec![Duration::from_millis(500); 2],
             clients: 1,
+            rest: Duration::ZERO,
             window: None,
             overload_restarts_max: 3,
             redraw_server: false,

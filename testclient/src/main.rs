@@ -1,13 +1,15 @@
-//! A black-box test client for clusters that speak the course protocol: conformance stages, and
-//! closed-loop load in the manner of the course's graders.
+//! A black-box test client for clusters that speak the course protocol: conformance stages,
+//! closed-loop load in the manner of the course's graders, and fault scenarios with processes of its own.
 //!
-//! It knows nothing but the public protocol, so it can be pointed at any server. This file reads the
+//! It knows nothing but the public protocol, so it can be pointed at any server; only the fault scenarios
+//! start violet's binary. This file reads the
 //! command line and turns results into an exit status: 0 all well, 1 something failed, 2 wrong usage.
 
 mod batch;
 mod check_command;
 mod cluster;
 mod craft;
+mod endure;
 mod grid;
 mod grid_command;
 mod keyset;
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Check(arguments) => check_command::run(&arguments),
         Command::Grid(arguments) => grid_command::run(&arguments),
+        Command::Endure(arguments) => endure::run(&arguments),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -3,6 +3,7 @@
 //! Each field of the argument structs is one flag, and its comment is the flag's help. Lists of servers
 //! are read by the client library. Everything wrong with them is one sentence for standard error.
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -26,6 +27,9 @@ pub enum Command {
     /// Runs closed loops: S = all clients ask the first server, R = a random server per request. Wipes the
     /// servers' data.
     Grid(GridArguments),
+    /// Runs fault scenarios: starts violet nodes of its own, kills, stops, adds and removes them under load,
+    /// and judges what clients see.
+    Endure(EndureArguments),
 }
 
 /// What both commands take.
@@ -130,6 +134,81 @@ pub struct GridArguments {
     pub overload: bool,
 }
 
+/// Options of `endure`.
+#[derive(Clone, Debug, Args)]
+pub struct EndureArguments {
+    /// The scenarios, one after the other; or all.
+    #[arg(value_name = "SCENARIO")]
+    pub scenarios: Vec<String>,
+    /// Prints the scenarios and ends.
+    #[arg(long)]
+    pub list: bool,
+    /// The violet binary to run.
+    #[arg(long, value_name = "FILE")]
+    pub violet: Option<PathBuf>,
+    /// Number of nodes; each scenario has its own when not given.
+    #[arg(long, value_name = "COUNT")]
+    pub nodes: Option<usize>,
+    /// Number of keys; each scenario has its own when not given.
+    #[arg(long, value_name = "COUNT")]
+    pub keys: Option<u64>,
+    /// Where member lists and logs go, a directory for each scenario in it.
+    #[arg(long, default_value = ".violet/endure", value_name = "DIR")]
+    pub dir: PathBuf,
+    /// Port of the first node; the others follow.
+    #[arg(long, default_value_t = 25_410)]
+    pub port: u16,
+    /// How long the fault of a scenario lasts, or the load between two faults; each has its own when not given.
+    #[arg(long, value_name = "SECONDS")]
+    pub seconds: Option<u64>,
+    /// How often a scenario with rounds repeats its fault.
+    #[arg(long, value_name = "COUNT")]
+    pub rounds: Option<usize>,
+    /// A setting for every node, NAME=VALUE; see `violet serve --help`.
+    #[arg(long = "set", value_name = "NAME=VALUE")]
+    pub settings: Vec<String>,
+    /// The generation of the protocol; protobuf when not given.
+    #[arg(long)]
+    pub format: Option<FormatChoice>,
+    /// Repeats a run's keys, values and victims. Drawn and printed when not given.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Writes everything that was seen to this file.
+    #[arg(long, value_name = "FILE")]
+    pub json: Option<PathBuf>,
+    /// A scenario that cannot be run here does not count as failed.
+    #[arg(long)]
+    pub allow_skip: bool,
+    /// This process has a network namespace of its own already.
+    #[arg(long, hide = true)]
+    pub inside_namespace: bool,
+}
+
+impl EndureArguments {
+    /// The same options for another process of this program, all but the scenarios and the result file.
+    pub fn repeated(&self, seed: u64) -> Vec<OsString> {
+        let mut arguments = Vec::new();
+        let mut push = |name: &str, value: Option<OsString>| {
+            if let Some(value) = value {
+                arguments.extend([OsString::from(name), value]);
+            }
+        };
+        let text = |value: &dyn ToString| Some(OsString::from(value.to_string()));
+        push("--violet", self.violet.as_ref().map(|path| path.clone().into_os_string()));
+        push("--dir", Some(self.dir.clone().into_os_string()));
+        push("--port", text(&self.port));
+        push("--seed", text(&seed));
+        push("--nodes", self.nodes.and_then(|value| text(&value)));
+        push("--keys", self.keys.and_then(|value| text(&value)));
+        push("--seconds", self.seconds.and_then(|value| text(&value)));
+        push("--rounds", self.rounds.and_then(|value| text(&value)));
+        let format = self.format.and_then(|format| format.to_possible_value());
+        push("--format", format.map(|format| format.get_name().into()));
+        self.settings.iter().for_each(|setting| push("--set", Some(setting.into())));
+        arguments
+    }
+}
+
 impl CommonArguments {
     /// The servers that were named.
     ///
@@ -161,6 +240,20 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn options_are_repeated_for_another_process() {
+        let line = "t endure halves --violet v --dir d --port 7 --seed 9 --nodes 4 --keys 5 --seconds 6 \
+                    --rounds 8 --format raw --set a=b --set c=d";
+        let parse = |line: Vec<OsString>| match Arguments::parse_from(line).command {
+            Command::Endure(arguments) => arguments,
+            other => panic!("{other:?}"),
+        };
+        let first = parse(line.split_whitespace().map(OsString::from).collect());
+        let mut again: Vec<OsString> = ["t", "endure", "halves"].map(OsString::from).to_vec();
+        again.extend(first.repeated(9));
+        assert_eq!(format!("{:?}", parse(again)), format!("{first:?}"));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use violet_client::{Format, Status};
 
 /// Longest latency that the histogram tells apart, in nanoseconds.
@@ -131,7 +131,7 @@ fn per_second(count: u64, window: Duration) -> f64 {
 }
 
 /// A tally as it stands in a result file.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct TallyRecord {
     requests: u64,
     datagrams: u64,

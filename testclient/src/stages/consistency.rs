@@ -30,6 +30,7 @@ fn plan(cluster: &mut Cluster, clients: usize, window: Option<Duration>) -> Plan
         format: cluster.format,
         waits: course_policy(cluster.format).waits,
         clients,
+        rest: Duration::ZERO,
         window,
         overload_restarts_max: 10,
         redraw_server: false,

@@ -112,6 +112,7 @@ fn under_load<T>(
         format: cluster.format,
         waits: course_policy(cluster.format).waits,
         clients: WRITERS,
+        rest: Duration::ZERO,
         window: None,
         overload_restarts_max: 10,
         redraw_server: false,

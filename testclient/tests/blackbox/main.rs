@@ -2,6 +2,7 @@
 //! and say what is wrong with each wrong one.
 
 mod check;
+mod endure;
 mod grid;
 mod process;
 mod reference;
