@@ -193,6 +193,7 @@ impl Control {
         let verdict = self.with_scene(now, outbox, |node, scene| node.anti_entropy().tick(scene));
         if verdict.counting && self.node.fence().is_active() {
             self.node.set_joined();
+            self.layouts.found();
         }
         if verdict.everyone_full && !(self.layouts.is_founded() && self.layouts.previous().is_empty()) {
             self.layouts.settle(now);

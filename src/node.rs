@@ -114,7 +114,7 @@ impl Node {
         let window = Duration::from_millis(config.reply_window_ms);
         let stale_after = Duration::from_millis(config.stale_after_ms);
         let hint_keep = Duration::from_secs(config.hint_keep_s);
-        let anti_entropy = AntiEntropy::new(stale_after, hint_keep);
+        let anti_entropy = AntiEntropy::new(stale_after);
         anti_entropy.adopt(&view, &fence);
         let coordinator = Coordinator::new(Parts {
             settings: Settings::new(config),

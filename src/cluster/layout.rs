@@ -68,7 +68,7 @@ pub struct Layouts {
     previous: Vec<Layout>,
     /// Settled lately: nobody is written to for their sake, but their owners remember requests.
     recent: Vec<(Instant, Layout)>,
-    /// A layout was settled here since the start: what is replaced from now on held data.
+    /// This process takes part: what it replaces from now on was written to.
     founded: bool,
 }
 
@@ -96,7 +96,7 @@ impl Layouts {
         self.recent.iter().map(|(_, layout)| layout)
     }
 
-    /// Whether this process has seen a layout settle.
+    /// Whether this process takes part.
     #[must_use]
     pub fn is_founded(&self) -> bool {
         self.founded
@@ -128,6 +128,11 @@ impl Layouts {
             // The first held data for certain, the last may be what others use.
             self.previous.remove(1);
         }
+    }
+
+    /// This process takes requests from now on: what it replaces is in use.
+    pub fn found(&mut self) {
+        self.founded = true;
     }
 
     /// Everybody uses the current layout and is full: the replaced ones have served.

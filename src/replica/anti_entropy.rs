@@ -45,6 +45,9 @@ const PULL_AGAIN_AFTER: Duration = Duration::from_millis(500);
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
 /// Members that do not come to use the same layout are not waited for longer than this.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(10);
+/// A member that was called down and was heard since takes part for this long without being heard again;
+/// by then gossip knows better.
+const BACK_WITHIN: Duration = Duration::from_secs(10);
 /// Agreement is not claimed for what was written this shortly before it was seen: clocks differ.
 const AGREE_MARGIN: Duration = Duration::from_secs(5);
 
@@ -93,7 +96,6 @@ pub struct Backlog {
 #[derive(Debug)]
 pub struct AntiEntropy {
     stale_after: Duration,
-    tombstones_kept: Duration,
     /// Nothing else is locked while it is held but the engine and the fence.
     state: Mutex<State>,
 }
@@ -150,11 +152,10 @@ struct Item {
 }
 
 impl AntiEntropy {
-    /// Nothing compared yet. Frames older than `stale_after` are refused everywhere; tombstones are kept
-    /// for `tombstones_kept` at least.
+    /// Nothing compared yet. Frames older than `stale_after` are refused everywhere.
     #[must_use]
-    pub fn new(stale_after: Duration, tombstones_kept: Duration) -> Self {
-        Self { stale_after, tombstones_kept, state: Mutex::default() }
+    pub fn new(stale_after: Duration) -> Self {
+        Self { stale_after, state: Mutex::default() }
     }
 
     /// A view is about to be in force: what this node gains by it is filling from now on. Call before
@@ -188,11 +189,9 @@ impl AntiEntropy {
         let confirmed = state.follow_confirmations(scene, self.stale_after);
         state.end_fillings(scene);
         state.send_compares(scene);
-        let tombstones_from = (scene.now - self.tombstones_kept).as_nanos();
-        state.begin_pulls(scene, tombstones_from);
+        state.begin_pulls(scene);
         let full = scene.fence.is_active() && state.filling(scene).next().is_none();
-        let everyone_full =
-            full && confirmed && living(scene.view).all(|member| standing_of(scene, member).full);
+        let everyone_full = full && confirmed && living(scene).all(|member| standing_of(scene, member).full);
         Verdict { full, counting: state.since.is_some(), everyone_full }
     }
 
@@ -283,6 +282,10 @@ impl AntiEntropy {
         for (partition, root) in roots.iter() {
             if let Some(item) = partner.items.get_mut(&partition) {
                 item.covered = Some(root);
+                if scene.replica.digest(partition).root() == root {
+                    // It has all that is here, or has dropped it by agreement.
+                    item.equal_at = scene.now;
+                }
             }
         }
     }
@@ -345,8 +348,14 @@ fn finish(scene: &mut Scene<'_>, partner: &mut Partner, index: u16, running: &Ru
 }
 
 /// The other members that take part.
-fn living(view: &ClusterView) -> impl Iterator<Item = u16> + '_ {
-    let is_living = |index: &u16| view.member(*index).state == MemberState::Alive && *index != view.me();
+fn living<'a>(scene: &'a Scene<'_>) -> impl Iterator<Item = u16> + 'a {
+    let view = scene.view;
+    let is_living = move |index: &u16| {
+        let member = view.member(*index);
+        // Whoever was called down and is heard is back before gossip says so.
+        let is_back = || view.is_up(*index) && scene.now.since(member.peer.heard_at()) < BACK_WITHIN;
+        *index != view.me() && (member.state == MemberState::Alive || is_back())
+    };
     (0..view.members().len() as u16).filter(is_living)
 }
 
@@ -459,12 +468,11 @@ impl State {
     /// Looks whether every living member uses the layout in force; sets from when on comparisons count.
     fn follow_confirmations(&mut self, scene: &Scene<'_>, stale_after: Duration) -> bool {
         let uses_it = |member: u16| standing_of(scene, member).layout == scene.view.layout();
-        let confirmed = living(scene.view).all(uses_it);
+        let confirmed = living(scene).all(uses_it);
         if self.since.is_some() {
             return confirmed;
         }
-        let calm =
-            scene.view.is_settled() && living(scene.view).all(|member| standing_of(scene, member).settled);
+        let calm = scene.view.is_settled() && living(scene).all(|member| standing_of(scene, member).settled);
         if confirmed && calm {
             // Nothing has changed but that this node was away.
             self.since = Some(scene.fence.round().1);
@@ -524,7 +532,7 @@ impl State {
         }
     }
 
-    fn begin_pulls(&mut self, scene: &mut Scene<'_>, tombstones_from: u64) {
+    fn begin_pulls(&mut self, scene: &mut Scene<'_>) {
         let mut running = self.partners.values().filter(|partner| partner.running.is_some()).count();
         for (member, partner) in &mut self.partners {
             if PULLS_MAX <= running {
@@ -541,7 +549,7 @@ impl State {
             partitions.iter().for_each(|partition| {
                 partner.wanted.remove(partition);
             });
-            let (pull, question) = Pull::begin(partitions, tombstones_from);
+            let (pull, question) = Pull::begin(partitions);
             self.next_ticket += 1;
             running += 1;
             scene.outbox.count(Metric::RepairPulls);

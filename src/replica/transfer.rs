@@ -87,8 +87,6 @@ pub struct Pull {
     leaves: VecDeque<(u16, u32)>,
     wanted: VecDeque<(u16, Key)>,
     stage: Stage,
-    /// Older tombstones are not copied: all owners have dropped them, or are about to.
-    tombstones_from: u64,
     /// Records taken over.
     pub copied: usize,
     /// Records for which there was no memory.
@@ -105,7 +103,7 @@ enum Stage {
 impl Pull {
     /// A pull of these partitions, and its first question.
     #[must_use]
-    pub fn begin(partitions: Vec<u16>, tombstones_from: u64) -> (Self, Vec<u8>) {
+    pub fn begin(partitions: Vec<u16>) -> (Self, Vec<u8>) {
         let question = question(Request::Digests(partitions.clone()));
         let pull = Self {
             partitions,
@@ -113,7 +111,6 @@ impl Pull {
             leaves: VecDeque::new(),
             wanted: VecDeque::new(),
             stage: Stage::Digests,
-            tombstones_from,
             copied: 0,
             refused: 0,
         };
@@ -175,20 +172,19 @@ impl Pull {
             return None;
         }
         self.leaves.drain(..covered);
-        let lacking = listed.iter().filter(|listed| self.lacks(replica, listed));
+        let lacking = listed.iter().filter(|listed| Self::lacks(replica, listed));
         let lacking: Vec<(u16, Key)> = lacking.map(|listed| (listed.partition, listed.key)).collect();
         self.wanted.extend(lacking);
         Some(())
     }
 
-    fn lacks(&self, replica: &Replica, listed: &Listed) -> bool {
+    fn lacks(replica: &Replica, listed: &Listed) -> bool {
         if listed.version.time <= replica.wiped_at() {
             return false;
         }
-        match replica.meta(listed.partition, &listed.key) {
-            Some(mine) => mine.version < listed.version,
-            None => !listed.removed || self.tombstones_from <= listed.version.time,
-        }
+        // Old tombstones are copied, too: only then does their holder hear that all owners hold them.
+        let mine = replica.meta(listed.partition, &listed.key);
+        mine.is_none_or(|mine| mine.version < listed.version)
     }
 
     fn take_records(&mut self, replica: &Replica, bytes: &[u8]) -> Option<()> {
