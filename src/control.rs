@@ -299,7 +299,8 @@ impl Control {
             current.iter().for_each(|id| {
                 self.unplaced.remove(id);
             });
-            for list in &heard.lists {
+            // The oldest one first, the one in force there last.
+            for list in heard.lists.iter().cycle().skip(1).take(heard.lists.len()) {
                 let layout = Layout::new(list.iter().copied().collect(), self.replicas, self.partitions_log2);
                 is_news |= self.layouts.learn(layout);
             }

@@ -180,6 +180,15 @@ impl ClusterView {
         self.primaries(partition).contains(&member) || self.former_owners(partition).any(|one| one == member)
     }
 
+    /// Whether everybody writes to a member for a partition's sake: it owns it in the layout in force, or in
+    /// the oldest one that is being replaced, which all have. The layouts between those not everybody has
+    /// seen.
+    #[must_use]
+    pub fn is_sure_owner(&self, partition: u16, member: u16) -> bool {
+        let is_in = |table: &PartitionTable| table.replicas_of(partition).contains(&member);
+        self.primaries(partition).contains(&member) || self.previous.first().is_some_and(is_in)
+    }
+
     /// Whether this node became an owner of a partition of late, so that others may remember requests that
     /// it does not.
     #[must_use]
@@ -416,6 +425,12 @@ pub enum FrameLane {
 }
 
 impl Peer {
+    /// Which start of it was heard last.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.inbound.lock().generation
+    }
+
     /// The next sequence number for a frame to this member; the first is 1.
     pub fn next_sequence(&self, lane: FrameLane) -> u64 {
         let counter = match lane {

@@ -20,7 +20,7 @@ use super::transfer::{Pull, Step};
 use crate::cluster::fence::Fence;
 use crate::cluster::link::Link;
 use crate::cluster::{ClusterView, MemberState};
-use crate::ids::MemberId;
+use crate::ids::{Generation, MemberId};
 use crate::metrics::Metric;
 use crate::outbox::Outbox;
 use crate::peer::{Message, Roots};
@@ -105,6 +105,8 @@ struct State {
     partners: BTreeMap<MemberId, Partner>,
     /// Partitions that this node owns or owned until the layout is settled.
     owned: BTreeSet<u16>,
+    /// Those of them that everybody writes here; the others are never served.
+    sure: BTreeSet<u16>,
     strays: BTreeSet<u16>,
     /// What the comparisons are based on: layout, whether it is settled, count of gaps.
     basis: Option<(u64, bool, u64)>,
@@ -118,6 +120,8 @@ struct State {
 /// What was compared with one member.
 #[derive(Debug, Default)]
 struct Partner {
+    /// Which start of it all this is about.
+    generation: Generation,
     items: BTreeMap<u16, Item>,
     /// The earliest `due` of the items.
     due: Instant,
@@ -129,6 +133,7 @@ struct Partner {
 #[derive(Debug)]
 struct Running {
     ticket: u64,
+    generation: Generation,
     begun: Instant,
     pull: Pull,
 }
@@ -163,13 +168,16 @@ impl AntiEntropy {
     pub fn adopt(&self, view: &ClusterView, fence: &Fence) {
         let mut state = self.state.lock();
         let (round, me) = (fence.round().0, view.me());
-        let before = std::mem::take(&mut state.owned);
-        state.owned = (0..view.partitions()).filter(|partition| view.is_owner(*partition, me)).collect();
+        let before = std::mem::take(&mut state.sure);
+        let owned = (0..view.partitions()).filter(|partition| view.is_owner(*partition, me));
+        state.owned = owned.collect();
+        let sure = state.owned.iter().copied().filter(|partition| view.is_sure_owner(*partition, me));
+        state.sure = sure.collect();
         for partition in 0..view.partitions() {
-            match (before.contains(&partition), state.owned.contains(&partition)) {
-                (false, true) => fence.begin_filling(partition),
-                (true, false) => fence.end_filling(round, partition),
-                (true, true) | (false, false) => {}
+            if !state.owned.contains(&partition) {
+                fence.end_filling(round, partition);
+            } else if !(before.contains(&partition) && state.sure.contains(&partition)) {
+                fence.begin_filling(partition);
             }
         }
         // The next tick makes the items anew.
@@ -180,6 +188,11 @@ impl AntiEntropy {
     pub fn tick(&self, scene: &mut Scene<'_>) -> Verdict {
         let mut state = self.state.lock();
         let state = &mut *state;
+        for (member, partner) in &mut state.partners {
+            if let Some(index) = scene.view.index_of(*member) {
+                partner.follow(scene.view.member(index).peer.generation());
+            }
+        }
         state.follow_basis(scene);
         if HOUSEKEEPING_EVERY <= scene.now.since(state.housekept_at) {
             state.housekept_at = scene.now;
@@ -206,6 +219,7 @@ impl AntiEntropy {
     ) {
         let mut state = self.state.lock();
         let member = scene.view.member(from).id;
+        let generation = scene.view.member(from).peer.generation();
         let (mut answer, mut covered) = (Vec::new(), Vec::new());
         for (partition, theirs) in roots.iter().filter(|(partition, _)| *partition < scene.view.partitions())
         {
@@ -213,6 +227,7 @@ impl AntiEntropy {
             Roots::push(&mut answer, partition, mine);
             let owns = scene.view.is_owner(partition, scene.view.me());
             let partner = state.partners.entry(member).or_default();
+            partner.follow(generation);
             if let Some(item) = partner.items.get_mut(&partition) {
                 item.wiped_at = wiped_at;
                 if mine == theirs {
@@ -249,6 +264,7 @@ impl AntiEntropy {
         let mut state = self.state.lock();
         let State { partners, owned, since, .. } = &mut *state;
         let Some(partner) = partners.get_mut(&scene.view.member(from).id) else { return };
+        partner.follow(scene.view.member(from).peer.generation());
         let asked_at = Instant::from_nanos(asked_at);
         let mut compared = 0;
         for (partition, theirs) in roots.iter() {
@@ -279,6 +295,7 @@ impl AntiEntropy {
     pub fn on_covered(&self, scene: &Scene<'_>, from: u16, roots: Roots<'_>) {
         let mut state = self.state.lock();
         let Some(partner) = state.partners.get_mut(&scene.view.member(from).id) else { return };
+        partner.follow(scene.view.member(from).peer.generation());
         for (partition, root) in roots.iter() {
             if let Some(item) = partner.items.get_mut(&partition) {
                 item.covered = Some(root);
@@ -306,7 +323,9 @@ impl AntiEntropy {
                 scene.outbox.ask_bulk(scene.view.member(index).address, member, ticket, &question);
                 partner.running = Some(running);
             }
-            (Step::Done, Some(index)) => finish(scene, partner, index, &running),
+            (Step::Done, Some(index)) if running.generation == partner.generation => {
+                finish(scene, partner, index, &running);
+            }
             (Step::Ask(_) | Step::Done | Step::Broken, _) => {
                 scene.outbox.count(Metric::RepairPullsFailed);
                 partner.wanted.extend(running.pull.partitions());
@@ -319,7 +338,7 @@ impl AntiEntropy {
     #[must_use]
     pub fn backlog(&self, fence: &Fence) -> Backlog {
         let state = self.state.lock();
-        let filling = state.owned.iter().filter(|partition| fence.is_filling(**partition)).count();
+        let filling = state.sure.iter().filter(|partition| fence.is_filling(**partition)).count();
         let pulls = state.partners.values().filter(|partner| partner.running.is_some()).count();
         Backlog { filling, strays: state.strays.len(), pulls }
     }
@@ -435,7 +454,7 @@ impl State {
             let covers = |owner: u16| {
                 let partner = self.partners.get(&scene.view.member(owner).id);
                 let item = partner.and_then(|partner| partner.items.get(&partition));
-                item.is_some_and(|item| item.covered == Some(root))
+                item.is_some_and(|item| item.covered == Some(root)) && scene.is_usable(owner)
             };
             let owners = scene.view.primaries(partition);
             if !owners.is_empty() && owners.iter().all(|owner| covers(*owner)) {
@@ -486,7 +505,7 @@ impl State {
     }
 
     fn filling<'a>(&'a self, scene: &'a Scene<'_>) -> impl Iterator<Item = u16> + 'a {
-        self.owned.iter().copied().filter(|partition| scene.fence.is_filling(*partition))
+        self.sure.iter().copied().filter(|partition| scene.fence.is_filling(*partition))
     }
 
     fn end_fillings(&self, scene: &Scene<'_>) {
@@ -554,12 +573,26 @@ impl State {
             running += 1;
             scene.outbox.count(Metric::RepairPulls);
             scene.outbox.ask_bulk(scene.view.member(index).address, *member, self.next_ticket, &question);
-            partner.running = Some(Running { ticket: self.next_ticket, begun: scene.now, pull });
+            let (ticket, generation) = (self.next_ticket, partner.generation);
+            partner.running = Some(Running { ticket, generation, begun: scene.now, pull });
         }
     }
 }
 
 impl Partner {
+    /// Another start of it: it holds nothing of what the last one held, and what was being copied from
+    /// that one broke off.
+    fn follow(&mut self, generation: Generation) {
+        if self.generation == generation {
+            return;
+        }
+        self.generation = generation;
+        for item in self.items.values_mut() {
+            *item = Item { due: Instant::ZERO, ..Item::default() };
+        }
+        self.due = Instant::ZERO;
+    }
+
     /// Asks about the items that are due, as many as fit a datagram; returns how many.
     fn send_compare(&mut self, scene: &mut Scene<'_>, index: u16) -> usize {
         let mut roots = Vec::new();
