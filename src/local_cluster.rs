@@ -18,12 +18,12 @@ use rustix::process::Signal;
 use std::collections::VecDeque;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use violet_client::wire::{self, Format, MessageId, Operation, Request, Status};
+use violet_client::wire::{self, Format, MessageId, Operation, Request};
 
 /// Most nodes of a local cluster.
 pub const NODES_MAX: usize = 256;
@@ -136,7 +136,8 @@ fn check_ports(addresses: &[SocketAddr]) -> Result<(), ConfigError> {
     // All at once, so that a list with a port twice would be noticed, too.
     let mut held = Vec::with_capacity(addresses.len());
     for address in addresses {
-        held.push(UdpSocket::bind(address).map_err(|error| match error.kind() {
+        let sockets = UdpSocket::bind(address).and_then(|udp| Ok((udp, TcpListener::bind(address)?)));
+        held.push(sockets.map_err(|error| match error.kind() {
             io::ErrorKind::AddrInUse => ConfigError(format!("{address} is taken")),
             _ => ConfigError(format!("cannot listen on {address}: {error}")),
         })?);
@@ -290,7 +291,7 @@ struct Cluster {
 }
 
 impl Cluster {
-    /// Waits until every node counts all members.
+    /// Waits until every node counts all members and has compared what it holds with the others.
     fn wait_for_members(&mut self, format: Format, interrupted: &AtomicBool) -> Result<Joined, ConfigError> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))
             .and_then(|socket| socket.set_read_timeout(Some(ANSWER_TIME_MAX)).map(|()| socket))
@@ -307,8 +308,8 @@ impl Cluster {
                     return Err(ConfigError(format!("no cluster: {}", node.describe(status))));
                 }
             }
-            let counted = member_count(&socket, format, self.nodes[index].address);
-            if counted == Some(self.nodes.len()) {
+            let counted = count_of(&socket, format, self.nodes[index].address);
+            if counted.is_some_and(|count| count.members == self.nodes.len() && count.settled) {
                 waiting.pop_front();
                 continue;
             }
@@ -324,9 +325,13 @@ impl Cluster {
         Ok(Joined::All)
     }
 
-    fn late(&self, waiting: &VecDeque<usize>, counted: Option<usize>) -> ConfigError {
+    fn late(&self, waiting: &VecDeque<usize>, counted: Option<Count>) -> ConfigError {
         let node = &self.nodes[waiting[0]];
-        let counts = counted.map_or("does not answer".into(), |count| format!("counts {count} members"));
+        let counts = match counted {
+            None => "does not answer".into(),
+            Some(Count { members, settled: true }) => format!("counts {members} members"),
+            Some(Count { members, .. }) => format!("counts {members} members, not settled with them,"),
+        };
         let (seconds, index, nodes) = (JOIN_TIME_MAX.as_secs(), node.index, self.nodes.len());
         node.show_log();
         let others = waiting.len() - 1;
@@ -439,10 +444,18 @@ fn shell_status(status: ExitStatus) -> u8 {
     code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
 }
 
+/// What a node says of the cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Count {
+    members: usize,
+    /// It knows who holds what, and holds it.
+    settled: bool,
+}
+
 /// Asks a node how many members it counts; `None` when it does not answer in time.
-fn member_count(socket: &UdpSocket, format: Format, node: SocketAddr) -> Option<usize> {
+fn count_of(socket: &UdpSocket, format: Format, node: SocketAddr) -> Option<Count> {
     let id = random_bytes().ok()?;
-    let operation = Operation::GetMembershipCount;
+    let operation = Operation::GetStats;
     let mut datagram = Vec::new();
     wire::encode_request(&Request { format, id: MessageId(id), operation }, &mut datagram);
     socket.send_to(&datagram, node).ok()?;
@@ -454,8 +467,10 @@ fn member_count(socket: &UdpSocket, format: Format, node: SocketAddr) -> Option<
         let response = wire::decode_response(format, operation.command(), &buffer[..bytes]);
         // Late answers to earlier questions are passed over.
         if let Some(response) = response.ok().filter(|response| response.id == MessageId(id)) {
-            let count = response.membership_count.filter(|_| response.status == Status::Success)?;
-            return usize::try_from(count).ok();
+            let stats: serde_json::Value = serde_json::from_slice(response.value?.bytes).ok()?;
+            let members = usize::try_from(stats["members_alive"].as_u64()?).ok()?;
+            let settled = stats["catching_up"] == false && stats["repair"]["unsettled"] == 0;
+            return Some(Count { members, settled });
         }
     }
     None

@@ -15,7 +15,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("time", &[]),
     ("cluster", &["config", "ids", "metrics", "outbox", "peer", "time"]),
     ("storage", &["ids"]),
-    ("replica", &["ids", "peer", "storage", "time"]),
+    ("replica", &["cluster", "ids", "metrics", "outbox", "peer", "storage", "time"]),
     ("coordinator", &["cluster", "config", "ids", "metrics", "outbox", "peer", "replica", "storage", "time"]),
     (
         "node",
@@ -32,7 +32,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
             "time",
         ],
     ),
-    ("control", &["cluster", "config", "ids", "metrics", "node", "outbox", "peer", "time"]),
+    ("control", &["cluster", "config", "ids", "metrics", "node", "outbox", "peer", "replica", "time"]),
     ("sim", &["*"]),
     ("server", &["config", "control", "ids", "metrics", "node", "outbox", "peer", "time"]),
     ("admin", &["metrics", "node"]),
