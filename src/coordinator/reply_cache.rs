@@ -257,9 +257,15 @@ impl ReplyCache {
             self.drop_old(shard, now);
             shard.push_back(Bucket { opened: now, records: HashTable::new() });
         }
-        let held: usize = shard.iter().map(|bucket| bucket.records.len()).sum();
-        let has_room = (held + 1) * RECORD_BYTES <= self.bytes_max / SHARDS;
-        if !has_room || !self.budget.overdraw(RECORD_BYTES, OVERDRAFT_BYTES) {
+        let has_room = |shard: &VecDeque<Bucket>| {
+            let held: usize = shard.iter().map(|bucket| bucket.records.len()).sum();
+            (held + 1) * RECORD_BYTES <= self.bytes_max / SHARDS
+        };
+        if !has_room(shard) {
+            // What is too old must not keep new ones out until the next expiry.
+            self.drop_old(shard, now);
+        }
+        if !has_room(shard) || !self.budget.overdraw(RECORD_BYTES, OVERDRAFT_BYTES) {
             return false;
         }
         let bucket = shard.back_mut().expect("a bucket was just made sure of");
@@ -339,6 +345,17 @@ mod tests {
         assert_eq!(budget.used_bytes(), cache.bytes());
         cache.expire(at(20_000));
         assert_eq!(cache.begin(at(20_000), request(199), 2), Admission::New);
+    }
+
+    #[test]
+    fn what_is_too_old_keeps_nobody_out() {
+        // Two buckets of one shard: the first is full, the second was opened just before the first is too old.
+        let (cache, _) = cache(2 * RECORD_BYTES * SHARDS);
+        let of_one_shard = |number: u64| request(number * SHARDS as u64);
+        assert_eq!(cache.begin(at(0), of_one_shard(1), 1), Admission::New);
+        assert_eq!(cache.begin(at(12_400), of_one_shard(2), 2), Admission::New);
+        assert_eq!(cache.begin(at(12_600), of_one_shard(3), 3), Admission::New);
+        assert_eq!(cache.begin(at(12_700), of_one_shard(4), 4), Admission::Full);
     }
 
     #[test]
