@@ -154,7 +154,13 @@ impl ReadOp {
     /// and the others are catching up. A majority alone would not do: two replicas that lost their
     /// memory must not outvote the third.
     fn may_say_missing(&self) -> bool {
-        let missed = |asked: &&Asked| matches!(asked.state, AskedState::Missed(_));
+        let removed = self.removed();
+        // What is older than a removal that somebody remembers is none.
+        let missed = |asked: &&Asked| match asked.state {
+            AskedState::Missed(_) => true,
+            AskedState::Hit(version) => version <= removed,
+            AskedState::Not | AskedState::Waiting(_) | AskedState::Late | AskedState::Unknown => false,
+        };
         let primaries = self.asked.iter().filter(missed).filter(|asked| asked.primary).count();
         let all = self.asked.iter().all(|asked| missed(&asked));
         self.majority <= primaries || (all && (0 < primaries || self.forgotten))
@@ -494,8 +500,9 @@ impl Coordinator {
                     asked.state = AskedState::Late;
                 }
             }
+            let removed = op.removed();
             let rank = |asked: &Asked| match asked.state {
-                AskedState::Hit(_) => Some(0),
+                AskedState::Hit(version) => (removed < version).then_some(0),
                 AskedState::Waiting(_) => Some(1),
                 AskedState::Not => Some(2),
                 // Perhaps the question or the answer was lost.
@@ -577,6 +584,8 @@ mod tests {
         check(false, &[miss, Late, miss], expect!["Wait"]);
         check(false, &[Missed(at(6)), Hit(at(5)), Not], expect!["Ask([m0003])"]);
         check(false, &[Missed(at(6)), Hit(at(5)), Hit(at(7))], expect!["Ask([m0003])"]);
+        check(false, &[Missed(at(6)), Hit(at(5)), Missed(at(6))], expect!["NoSuchKey"]);
+        check(false, &[Missed(at(6)), Hit(at(5)), Late], expect!["Wait"]);
         check(false, &[miss], expect!["NoSuchKey"]);
         check(false, &[], expect!["Wait"]);
     }
