@@ -126,9 +126,8 @@ impl ClusterView {
         let previous = layouts.previous().iter().map(table).collect();
         let recent = layouts.recent().map(table).collect();
         let mut layout_lists = Vec::new();
-        for layout in std::iter::once(layouts.current()).chain(layouts.previous()) {
-            MemberLists::push(&mut layout_lists, layout.ids());
-        }
+        let others = layouts.previous().iter().map(Layout::ids);
+        MemberLists::push(&mut layout_lists, layouts.current().ids(), others);
         Self {
             members,
             addresses,

@@ -93,15 +93,19 @@ impl<'a> Roots<'a> {
     }
 }
 
-/// Lists of placed members: the layout in force, and those that it replaces.
+/// Lists of placed members: the layout in force, and those that it replaces. The first is written in
+/// full, the others as what they have and lack beside it, so that a hundred members fit one packet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemberLists<'a>(&'a [u8]);
 
 impl<'a> MemberLists<'a> {
-    /// Appends a list to what [`MemberLists::over`] reads.
-    pub fn push(out: &mut Vec<u8>, members: &[MemberId]) {
-        out.extend_from_slice(&(members.len() as u16).to_le_bytes());
-        members.iter().for_each(|member| push_u64(out, member.0));
+    /// Appends lists, each in rising order, to what [`MemberLists::over`] reads.
+    pub fn push<'l>(out: &mut Vec<u8>, first: &[MemberId], others: impl Iterator<Item = &'l [MemberId]>) {
+        push_members(out, first.iter());
+        for other in others {
+            push_members(out, other.iter().filter(|id| first.binary_search(id).is_err()));
+            push_members(out, first.iter().filter(|id| other.binary_search(id).is_err()));
+        }
     }
 
     /// The lists in these bytes.
@@ -110,17 +114,26 @@ impl<'a> MemberLists<'a> {
         Self(bytes)
     }
 
-    /// The lists; a rest that is none is left out.
+    /// The lists, the layout in force first; a rest that is none is left out.
     #[must_use]
     pub fn to_vecs(self) -> Vec<Vec<MemberId>> {
         let mut reader = Reader(self.0);
-        let mut lists = Vec::new();
-        while let Some(len) = reader.u16() {
-            let Some(mut members) = reader.bytes(usize::from(len) * 8).map(Reader) else { break };
-            lists.push(std::iter::from_fn(|| members.u64().map(MemberId)).collect());
+        let Some(first) = reader.members() else { return Vec::new() };
+        let mut lists = vec![first];
+        while let Some((added, missing)) = reader.members().zip(reader.members()) {
+            let mut list: Vec<MemberId> =
+                lists[0].iter().filter(|id| !missing.contains(id)).copied().collect();
+            list.extend(added);
+            list.sort_unstable();
+            lists.push(list);
         }
         lists
     }
+}
+
+fn push_members<'l>(out: &mut Vec<u8>, members: impl Iterator<Item = &'l MemberId> + Clone) {
+    out.extend_from_slice(&(members.clone().count() as u16).to_le_bytes());
+    members.for_each(|member| push_u64(out, member.0));
 }
 
 /// What members say to each other.
@@ -693,6 +706,12 @@ impl<'a> Reader<'a> {
         Key::parse(self.bytes(usize::from(length))?).ok()
     }
 
+    fn members(&mut self) -> Option<Vec<MemberId>> {
+        let count = usize::from(self.u16()?);
+        let mut members = Reader(self.bytes(count * 8)?);
+        Some(std::iter::from_fn(|| members.u64().map(MemberId)).collect())
+    }
+
     pub(super) fn value(&mut self) -> Option<Value<'a>> {
         let version = i32::from_le_bytes(*self.take()?);
         let length = self.u32()?;
@@ -793,6 +812,21 @@ mod tests {
             Message::Ping,
             Message::Pong,
         ]
+    }
+
+    #[test]
+    fn member_lists_survive_the_wire_and_differences_are_short() {
+        let list = |ids: &[u64]| ids.iter().map(|id| MemberId(*id)).collect::<Vec<_>>();
+        let lists = [list(&[1, 2, 3, 5]), list(&[1, 2, 3]), list(&[2, 4, 5]), list(&[])];
+        let mut bytes = Vec::new();
+        MemberLists::push(&mut bytes, &lists[0], lists[1..].iter().map(Vec::as_slice));
+        assert_eq!(MemberLists::over(&bytes).to_vecs(), lists);
+        assert_eq!(MemberLists::over(&bytes[..bytes.len() - 1]).to_vecs(), lists[..3]);
+        assert!(MemberLists::over(&[]).to_vecs().is_empty());
+        let hundred: Vec<MemberId> = (0..100).map(MemberId).collect();
+        let mut bytes = Vec::new();
+        MemberLists::push(&mut bytes, &hundred, [&hundred[1..], &hundred[..99]].into_iter());
+        assert!(bytes.len() < 850, "{}", bytes.len());
     }
 
     #[test]
