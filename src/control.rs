@@ -199,7 +199,9 @@ impl Control {
             self.layouts.settle(now);
             self.publish(outbox);
         }
-        if self.node.is_leaving() && verdict.everyone_full && self.node.is_empty() {
+        let is_done = self.node.is_leaving() && verdict.everyone_full && self.node.is_empty();
+        // Once it has said farewell it hears no gossip any more: there is no way back.
+        if is_done || self.farewell_until.is_some() {
             let until = *self.farewell_until.get_or_insert(now + FAREWELL);
             self.leave(now, outbox);
             if until <= now {
@@ -282,8 +284,15 @@ impl Control {
             !is_gone && !is_unplaced && !peer.is_some_and(|peer| peer.standing().leaving)
         };
         let known = self.membership.known().iter().filter(is_placed);
-        let me = (!self.node.is_leaving()).then_some(self.me.id);
-        known.map(|(address, _)| MemberId::of(*address)).chain(me).collect()
+        let mut placed: BTreeSet<MemberId> = known.map(|(address, _)| MemberId::of(*address)).collect();
+        if placed.is_empty() && self.farewell_until.is_none() {
+            // Everybody else wants to leave as well, or is gone: somebody must keep the data.
+            self.node.stay();
+        }
+        if !self.node.is_leaving() {
+            placed.insert(self.me.id);
+        }
+        placed
     }
 
     /// A process that has just started learns from the others which layouts are in force.

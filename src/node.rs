@@ -332,10 +332,16 @@ impl Node {
     /// process. `false` when there is nobody to hand it to.
     pub fn begin_leaving(&self) -> bool {
         let view = self.view.load();
-        let is_other = |index: &u16| *index != view.me() && view.is_up(*index);
+        let stays = |index: u16| view.is_up(index) && !view.member(index).peer.standing().leaving;
+        let is_other = |index: &u16| *index != view.me() && stays(*index);
         let can_leave = (0..view.members().len() as u16).any(|index| is_other(&index));
         self.leaving.fetch_or(can_leave, Ordering::Relaxed);
         can_leave
+    }
+
+    /// Takes a leave back: there is nobody left to hand anything to.
+    pub(crate) fn stay(&self) {
+        self.leaving.store(false, Ordering::Relaxed);
     }
 
     /// Whether this node is on its way out.
