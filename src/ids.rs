@@ -49,17 +49,33 @@ impl fmt::Debug for Version {
 pub struct HybridClock {
     last: AtomicU64,
     writer: u64,
+    /// Planted: versions are counted from here on, whatever the time is.
+    #[cfg(test)]
+    counts: bool,
 }
 
 impl HybridClock {
     /// The clock of a process that just started; `writer` is new at every start.
     #[must_use]
     pub fn new(writer: u64) -> Self {
-        Self { last: AtomicU64::new(0), writer }
+        Self {
+            last: AtomicU64::new(0),
+            writer,
+            #[cfg(test)]
+            counts: false,
+        }
+    }
+
+    /// Planted: a clock that starts from the same moment, under the same name, at every start.
+    #[cfg(test)]
+    pub(crate) fn reused(from: u64, writer: u64) -> Self {
+        Self { last: AtomicU64::new(from), writer, counts: true }
     }
 
     /// The next version.
     pub fn next(&self, now: Instant) -> Version {
+        #[cfg(test)]
+        let now = if self.counts { Instant::ZERO } else { now };
         let step = |last: u64| Some((last + 1).max(now.as_nanos()));
         let before = self.last.try_update(Ordering::Relaxed, Ordering::Relaxed, step);
         let before = before.expect("every step has a result");

@@ -40,6 +40,9 @@ pub struct Fence {
     filling: Vec<AtomicU64>,
     /// A leaf lock.
     catch_up: Mutex<CatchUp>,
+    /// Planted: what is filling is served.
+    #[cfg(test)]
+    pub serves_unfilled: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +70,8 @@ impl Fence {
             missed: AtomicBool::new(true),
             filling: (0..PARTITION_WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
             catch_up: Mutex::default(),
+            #[cfg(test)]
+            serves_unfilled: AtomicBool::new(false),
         };
         fence.raise(now);
         fence
@@ -81,6 +86,10 @@ impl Fence {
     /// Whether what this node holds of a partition may be served.
     #[must_use]
     pub fn serves(&self, partition: u16) -> bool {
+        #[cfg(test)]
+        if self.serves_unfilled.load(Ordering::Relaxed) {
+            return self.is_active();
+        }
         self.is_active() && !self.is_filling(partition)
     }
 

@@ -19,8 +19,6 @@ impl Coordinator {
         #[cfg(test)]
         let write = self.spoil_version(turn.now, write);
         let (mut outcome, existed) = self.replica.apply(partition, &write, replaces, only_if_present);
-        #[cfg(test)]
-        self.spoil_tombstone(partition, &write);
         if outcome == WriteOutcome::Applied {
             turn.outbox.count(Metric::WritesApplied);
             if !only_if_present {
@@ -52,8 +50,6 @@ impl Coordinator {
         #[cfg(test)]
         let write = &self.spoil_version(turn.now, *write);
         let (outcome, _) = self.replica.apply(partition, write, true, false);
-        #[cfg(test)]
-        self.spoil_tombstone(partition, write);
         if outcome == WriteOutcome::NoSpace {
             // Nothing is better than something old; and a node that is full must not catch up for ever.
             turn.outbox.count(Metric::RefusedSpace);
@@ -123,9 +119,10 @@ impl Coordinator {
         Write { version, ..write }
     }
 
-    fn spoil_tombstone(&self, partition: u16, write: &Write<'_>) {
-        if self.settings.bugs.lost_tombstone && write.value.is_none() {
-            self.replica.undo(partition, &write.key, write.version);
+    pub(crate) fn plant(&mut self, bugs: crate::sim::Bugs, me: MemberId) {
+        self.settings.bugs = bugs;
+        if bugs.reused_writer {
+            self.clock = crate::ids::HybridClock::reused(crate::sim::world::BEGIN.as_nanos(), me.0);
         }
     }
 }

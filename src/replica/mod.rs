@@ -20,13 +20,22 @@ pub struct Replica {
     pub hints: Hints,
     /// Time of the last wipe-out: nothing older is taken, so what was in flight cannot come back.
     wipe_floor: AtomicU64,
+    /// Planted bugs, for proving that the simulator finds them.
+    #[cfg(test)]
+    pub bugs: std::sync::OnceLock<crate::sim::Bugs>,
 }
 
 impl Replica {
     /// A replica over an engine.
     #[must_use]
     pub fn new(engine: Box<dyn Engine>, hints: Hints) -> Self {
-        Self { engine, hints, wipe_floor: AtomicU64::new(0) }
+        Self {
+            engine,
+            hints,
+            wipe_floor: AtomicU64::new(0),
+            #[cfg(test)]
+            bugs: std::sync::OnceLock::new(),
+        }
     }
 
     /// Applies a write of this or another coordinator; says whether the key had a value before.
@@ -89,6 +98,10 @@ impl Replica {
     /// Stands for everything that is held of a partition.
     #[must_use]
     pub fn digest(&self, partition: u16) -> Digest {
+        #[cfg(test)]
+        if self.planted().unseen_tombstones {
+            return self.digest_of_values(partition);
+        }
         self.engine.digest(partition)
     }
 
@@ -129,6 +142,13 @@ impl Replica {
 
     /// Forgets tombstones and hints older than this time.
     pub fn sweep(&self, older_than: u64) -> usize {
+        #[cfg(test)]
+        if self.planted().tombstones_without_agreement {
+            self.engine
+                .partitions_held()
+                .into_iter()
+                .for_each(|partition| self.engine.agree(partition, u64::MAX));
+        }
         self.engine.sweep(older_than);
         self.hints.sweep(older_than)
     }
@@ -137,5 +157,23 @@ impl Replica {
     #[must_use]
     pub fn usage(&self) -> Usage {
         self.engine.usage()
+    }
+}
+
+/// Bugs that can be planted, for proving that the simulator finds them.
+#[cfg(test)]
+impl Replica {
+    pub(crate) fn planted(&self) -> crate::sim::Bugs {
+        self.bugs.get().copied().unwrap_or_default()
+    }
+
+    fn digest_of_values(&self, partition: u16) -> Digest {
+        let mut digest = Digest::default();
+        self.engine.scan(partition, ALL_LEAVES, &mut |key, meta| {
+            if !meta.removed {
+                digest.add(key, meta);
+            }
+        });
+        digest
     }
 }

@@ -1,18 +1,19 @@
 //! The judge: what a history must not contain.
 //!
 //! Some claims hold always (nothing is invented), some only while nothing is broken (every read is
-//! fresh), some after everything has been mended (what was acknowledged and has not lost all its
-//! holders is there, replicas agree). Which of them a run has to keep is in [`Claims`]; what it may
-//! break is counted instead. A write is *superseded* when it had certainly ended before another,
-//! acknowledged one began.
+//! fresh), some after everything has been mended (what was acknowledged and is not lost with all its
+//! holders is there). Which of them a run has to keep is in [`Claims`]; what it may break is counted
+//! instead. A write is *superseded* when it had certainly ended before another, acknowledged one began.
+//! What the nodes themselves hold in the end is judged by [`super::census`].
 
 use super::client::key_of;
 use super::history::{Action, History, Op, OpId, Seen};
-use super::host::{Host, State};
+use super::host::Host;
 use super::linear::{self, Effect, Span, Verdict};
 use super::network::Place;
 use super::world::BEGIN;
 use crate::time::{Duration, Instant};
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// A request that nobody answered takes effect at most this long after its last datagram: patience
@@ -32,10 +33,14 @@ pub struct Claims {
     pub fresh: bool,
     /// No write happens again after a newer one was acknowledged.
     pub once: bool,
+    /// No read misses what was acknowledged longer than this before it, and is not lost.
+    pub kept: Option<Duration>,
+    /// No read that begins after this misses what is not lost: everything has been mended for some time.
+    pub mended_from: Option<Instant>,
     /// In the end no read returns what a surviving write has superseded.
     pub durable: bool,
-    /// In the end the replicas of a key hold the same.
-    pub agree: bool,
+    /// What was written before all nodes were wiped is not read after that.
+    pub wiped: bool,
     /// A node that was away for longer than this (so that it fences itself) serves nothing older than
     /// what was acknowledged before it came back.
     pub resume: Option<Duration>,
@@ -68,11 +73,9 @@ pub struct Findings {
     /// Writes that happened again after a newer one, where that is not promised.
     pub repeated_effects: usize,
     /// Acknowledged writes that died with all their holders.
-    pub lost_with_holders: usize,
-    /// Final reads of something superseded because a hint died with its keeper.
-    pub lost_hints: usize,
-    /// Keys whose replicas differ in the end, where that is allowed.
-    pub differing: usize,
+    pub lost_writes: usize,
+    /// Reads that missed only such writes.
+    pub reads_of_lost: usize,
     /// Keys whose history, concurrent reads included, has no order.
     pub not_linearizable: usize,
     /// Keys whose history is too entangled to tell.
@@ -84,7 +87,15 @@ pub struct Findings {
 /// Judges a run. `probes_from` is where the final reads begin.
 #[must_use]
 pub fn judge(history: &History, hosts: &[Host], claims: Claims, probes_from: OpId) -> Findings {
-    let mut judge = Judge { history, hosts, claims, probes_from, findings: Findings::default() };
+    let mut judge = Judge {
+        history,
+        hosts,
+        claims,
+        probes_from,
+        ends: vec![Instant::ZERO; history.ops.len()],
+        rounds: wipe_rounds(history, hosts.len()),
+        findings: Findings::default(),
+    };
     judge.findings.ops = history.ops.len();
     judge.findings.unanswered = history.ops.iter().filter(|op| op.seen == Seen::Nothing).count();
     let mut of_key: Vec<Vec<OpId>> = vec![Vec::new(); history.keys.len()];
@@ -95,7 +106,11 @@ pub fn judge(history: &History, hosts: &[Host], claims: Claims, probes_from: OpI
             None => wipes.push(id),
         }
     }
+    judge.findings.lost_writes = history.ops.iter().filter(|op| op.lost_at.is_some()).count();
+    judge.note_ends(&wipes, &[]);
     for (key, ops) in of_key.iter().enumerate() {
+        let replicas = judge.replicas(key);
+        judge.note_ends(ops, &replicas);
         judge.judge_key(key, ops, &wipes);
     }
     judge.judge_answers();
@@ -107,7 +122,18 @@ struct Judge<'a> {
     hosts: &'a [Host],
     claims: Claims,
     probes_from: OpId,
+    /// The moment after which a mutation has no effect any more.
+    ends: Vec<Instant>,
+    /// When each wipe-out of all nodes began and ended.
+    rounds: Vec<(Instant, Instant)>,
     findings: Findings,
+}
+
+/// The mutations of a key, in the order in which they were made.
+struct Changes {
+    mutations: Vec<OpId>,
+    /// What may have removed the value: when it began, and until when it or an earlier one had effect.
+    removals: Vec<(Instant, Instant)>,
 }
 
 impl Judge<'_> {
@@ -127,17 +153,15 @@ impl Judge<'_> {
     }
 
     fn judge_key(&mut self, key: usize, ops: &[OpId], wipes: &[OpId]) {
-        let mutations: Vec<OpId> = ops.iter().copied().filter(|id| self.op(*id).is_mutation()).collect();
+        let changes = self.changes(ops, wipes);
         for &id in ops {
             let seen = self.op(id).seen.clone();
             match seen {
                 Seen::Invented(what) => {
                     self.violate("nothing is invented", key, &[id], &format!("op {id} read {what}"))
                 }
-                Seen::Found(put) => self.judge_found(key, id, put, &mutations),
-                Seen::Missing if !self.op(id).is_mutation() => {
-                    self.judge_missing(key, id, &mutations, wipes);
-                }
+                Seen::Found(put) => self.judge_found(key, id, put, &changes),
+                Seen::Missing if !self.op(id).is_mutation() => self.judge_missing(key, id, &changes),
                 Seen::Done => self.judge_replicated(key, id),
                 Seen::Missing | Seen::Nothing | Seen::Refused(_) => {}
             }
@@ -145,42 +169,71 @@ impl Judge<'_> {
         if self.claims.fresh && wipes.is_empty() {
             self.judge_order(key, ops);
         }
-        self.judge_agreement(key);
+    }
+
+    fn changes(&self, ops: &[OpId], wipes: &[OpId]) -> Changes {
+        let mutations: Vec<OpId> = ops.iter().copied().filter(|id| self.op(*id).is_mutation()).collect();
+        let removes = |id: &OpId| match (&self.op(*id).action, &self.op(*id).seen) {
+            (Action::Wipe { .. }, _) => true,
+            // It found nothing, unless somebody crashed in between: then nobody knows.
+            (Action::Remove, Seen::Missing) => !self.claims.fresh,
+            (Action::Remove, _) => true,
+            (Action::Put { .. } | Action::Get, _) => false,
+        };
+        let mut removing: Vec<OpId> = mutations.iter().chain(wipes).copied().filter(removes).collect();
+        removing.sort_unstable();
+        let mut latest = Instant::ZERO;
+        let removals = removing.into_iter().map(|id| {
+            latest = latest.max(self.end_of(id));
+            (self.op(id).invoked, latest)
+        });
+        Changes { removals: removals.collect(), mutations }
+    }
+
+    fn note_ends(&mut self, ops: &[OpId], replicas: &[usize]) {
+        for &id in ops.iter().filter(|id| self.history.ops[**id].is_mutation()) {
+            self.ends[id] = self.find_end(id, replicas);
+        }
+    }
+
+    fn end_of(&self, id: OpId) -> Instant {
+        self.ends[id]
     }
 
     /// The moment after which a mutation has no effect any more. When all replicas that knew that it is
     /// done have died, a repeat of it may be taken for new.
-    fn end_of(&self, id: OpId) -> Instant {
+    fn find_end(&self, id: OpId, replicas: &[usize]) -> Instant {
         let op = self.op(id);
         let last_effect = op.last_sent + EFFECT_WITHIN;
         match op.seen {
             Seen::Done | Seen::Missing => {
                 let returned = op.returned.unwrap_or(Instant::FAR);
-                if self.is_forgotten(op) { returned.max(last_effect) } else { returned }
+                if self.is_forgotten(op, replicas) { returned.max(last_effect) } else { returned }
             }
             Seen::Nothing | Seen::Refused(_) | Seen::Found(_) | Seen::Invented(_) => last_effect,
         }
     }
 
-    fn is_forgotten(&self, op: &Op) -> bool {
-        let somebody_died = self.hosts.iter().any(|host| 1 < host.births);
-        let replicas = if somebody_died { self.replicas(op.key) } else { return false };
+    fn is_forgotten(&self, op: &Op, replicas: &[usize]) -> bool {
+        let somebody_died = self.hosts.iter().any(|host| 1 < host.births || host.is_gone);
         let knows =
             |(node, births): &(usize, u32)| replicas.contains(node) && self.hosts[*node].births == *births;
-        !op.holders.iter().any(knows)
+        somebody_died && !op.holders.iter().any(knows)
     }
 
     /// The acknowledged mutations that supersede a PUT and were acknowledged before `by`.
     fn superseding(&self, put: OpId, mutations: &[OpId], by: Instant) -> Vec<OpId> {
         let end = self.end_of(put);
+        let first = mutations.partition_point(|id| self.op(*id).invoked <= end);
+        let in_time = mutations[first..].iter().copied().take_while(|id| self.op(*id).invoked < by);
         let supersedes = |id: &OpId| {
             let op = self.op(*id);
-            op.is_acknowledged() && end < op.invoked && op.returned.is_some_and(|returned| returned < by)
+            op.is_acknowledged() && op.returned.is_some_and(|returned| returned < by)
         };
-        mutations.iter().copied().filter(supersedes).collect()
+        in_time.filter(supersedes).collect()
     }
 
-    fn judge_found(&mut self, key: usize, read: OpId, put: OpId, mutations: &[OpId]) {
+    fn judge_found(&mut self, key: usize, read: OpId, put: OpId, changes: &Changes) {
         if self.op(read).returned < Some(self.op(put).invoked) {
             return self.violate(
                 "nothing is invented",
@@ -189,7 +242,8 @@ impl Judge<'_> {
                 &format!("op {read} read what op {put} wrote later"),
             );
         }
-        let newer = self.superseding(put, mutations, self.op(read).invoked);
+        self.judge_wiped(key, read, put);
+        let newer = self.superseding(put, &changes.mutations, self.op(read).invoked);
         if newer.is_empty() {
             return;
         }
@@ -218,43 +272,65 @@ impl Judge<'_> {
         moments.filter(|at| *at < until).any(|at| replicas.iter().all(|node| is_away(*node, at.max(from))))
     }
 
-    fn judge_missing(&mut self, key: usize, read: OpId, mutations: &[OpId], wipes: &[OpId]) {
+    /// What was written before a wipe-out of all nodes is not there after it.
+    fn judge_wiped(&mut self, key: usize, read: OpId, put: OpId) {
+        let (written, invoked) = (self.end_of(put), self.op(read).invoked);
+        let is_between = |(begun, ended): &(Instant, Instant)| written < *begun && *ended < invoked;
+        if self.claims.wiped && self.rounds.iter().any(is_between) {
+            let what = format!("op {read} read what op {put} wrote before all nodes were wiped");
+            self.violate("what all were told to forget stays forgotten", key, &[put, read], &what);
+        }
+    }
+
+    fn judge_missing(&mut self, key: usize, read: OpId, changes: &Changes) {
         let (invoked, returned) = (self.op(read).invoked, self.op(read).returned.unwrap_or(Instant::FAR));
-        let removes = |id: &OpId| match (&self.op(*id).action, &self.op(*id).seen) {
-            (Action::Wipe { .. }, _) => true,
-            // It found nothing, unless somebody crashed in between: then nobody knows.
-            (Action::Remove, Seen::Missing) => !self.claims.fresh,
-            (Action::Remove, _) => true,
-            (Action::Put { .. } | Action::Get, _) => false,
-        };
-        let removals: Vec<OpId> = mutations.iter().chain(wipes).copied().filter(removes).collect();
+        let removals = changes.removals.partition_point(|(begun, _)| *begun < returned);
+        let removed_until = changes.removals[..removals].last().map_or(Instant::ZERO, |(_, until)| *until);
+        let mutations = &changes.mutations;
+        let first = mutations.partition_point(|id| self.op(*id).invoked < removed_until);
+        let in_time = mutations[first..].iter().take_while(|id| self.op(**id).invoked < invoked);
         let is_missed = |put: &OpId| {
             let op = self.op(*put);
-            let may_be_gone = |id: &OpId| self.op(*id).invoked < returned && op.invoked < self.end_of(*id);
             matches!(op.action, Action::Put { .. })
                 && op.is_acknowledged()
                 && op.returned.is_some_and(|acknowledged| acknowledged < invoked)
-                && !removals.iter().any(may_be_gone)
         };
-        let missed: Vec<OpId> = mutations.iter().copied().filter(is_missed).collect();
+        let missed: Vec<OpId> = in_time.copied().filter(is_missed).collect();
         if !missed.is_empty() {
             self.judge_stale(key, read, &missed);
         }
     }
 
-    /// A read that should have seen one of `newer` (or something newer still).
+    /// A read that should have seen one of `newer` (or something newer still), unless all are lost.
     fn judge_stale(&mut self, key: usize, read: OpId, newer: &[OpId]) {
-        let first = newer.iter().copied().min_by_key(|id| self.op(*id).returned).expect("there is one");
+        let returned = self.op(read).returned.unwrap_or(Instant::FAR);
+        let is_there = |id: &OpId| !self.op(*id).is_lost_by(returned);
+        let there = newer.iter().copied().filter(is_there);
+        let Some(first) = there.min_by_key(|id| self.op(*id).returned) else {
+            self.findings.reads_of_lost += 1;
+            return;
+        };
         let acknowledged = self.op(first).returned.unwrap_or(Instant::ZERO);
         let what = format!("op {read} did not see op {first}");
-        if self.probes_from <= read {
-            return self.judge_final(key, read, newer, &what);
+        if self.probes_from <= read && self.claims.durable {
+            return self.violate("what is acknowledged stays", key, &[first, read], &what);
         }
         self.findings.stale_reads += 1;
         let age = self.op(read).invoked.since(acknowledged);
         self.findings.staleness_max = self.findings.staleness_max.max(age);
+        let is_mended = self.claims.mended_from.is_some_and(|from| from <= self.op(read).invoked);
+        // Repeats that were taken for new may have come later; what they did is what is to be seen.
+        let newest = self.op(first).version;
+        let is_older = match self.op(read).seen {
+            Seen::Missing => !self.history.is_removed_after(key, newest, returned),
+            _ => self.op(read).version < newest,
+        };
         if self.claims.fresh {
             self.violate("every read is fresh", key, &[first, read], &what);
+        } else if is_mended && is_older {
+            self.violate("mended, no read misses what is not lost", key, &[first, read], &what);
+        } else if is_older && self.claims.kept.is_some_and(|within| within <= age) {
+            self.violate("no read misses what is not lost", key, &[first, read], &what);
         } else if self.is_stale_after_resume(read, acknowledged) {
             self.violate("who comes back serves nothing stale", key, &[first, read], &what);
         }
@@ -279,30 +355,6 @@ impl Judge<'_> {
         absences.iter().any(came_back)
     }
 
-    /// A final read: everything is mended, so only what died with its holders may be missing.
-    fn judge_final(&mut self, key: usize, read: OpId, newer: &[OpId], what: &str) {
-        let survivors = newer.iter().filter(|id| self.history.has_survivor(self.op(**id), self.hosts));
-        let survivors: Vec<OpId> = survivors.copied().collect();
-        if survivors.is_empty() {
-            self.findings.lost_with_holders += 1;
-        } else if survivors.iter().all(|id| self.hint_may_be_lost(key, *id)) {
-            self.findings.lost_hints += 1;
-        } else if self.claims.durable {
-            self.violate("what is acknowledged stays", key, &[survivors[0], read], what);
-        } else {
-            self.findings.stale_reads += 1;
-        }
-    }
-
-    /// Whether a replica did not have the write when it was acknowledged, and a keeper of it has died.
-    fn hint_may_be_lost(&self, key: usize, id: OpId) -> bool {
-        let op = self.op(id);
-        let replicas = self.replicas(key);
-        let is_missing = |node: &usize| !op.holders.iter().any(|(holder, _)| holder == node);
-        let has_died = |(node, births): &(usize, u32)| self.hosts[*node].births != *births;
-        replicas.iter().any(is_missing) && op.holders.iter().any(has_died)
-    }
-
     fn replicas(&self, key: usize) -> Vec<usize> {
         let Some(key) = self.history.keys.get(key) else { return Vec::new() };
         let lists = self.hosts.iter().map(|host| host.preference_list(key));
@@ -318,8 +370,7 @@ impl Judge<'_> {
 
     fn judge_replicated(&mut self, key: usize, id: OpId) {
         let op = self.op(id);
-        // Which tombstone a removal left cannot be told apart from one that follows it.
-        if !self.claims.replicated || op.version.is_none() || op.action == Action::Remove {
+        if !self.claims.replicated || op.version.is_none() {
             return;
         }
         let replicas = self.replicas(key);
@@ -375,28 +426,6 @@ impl Judge<'_> {
         ops.iter().filter_map(span).collect()
     }
 
-    fn judge_agreement(&mut self, key: usize) {
-        let replicas = self.replicas(key);
-        let held = |node: &usize| {
-            let host = &self.hosts[*node];
-            let record = host.record(&self.history.keys[key]);
-            // What was never there and what was removed is the same to a client; and a node that has
-            // lost its memory is not filled again.
-            let version = record.filter(|(_, value)| value.is_some()).map(|(version, _)| version);
-            (host.state != State::Down && (version.is_some() || host.births == 1)).then_some(version)
-        };
-        let mut versions: Vec<_> = replicas.iter().filter_map(held).collect();
-        versions.dedup();
-        if versions.len() < 2 {
-            return;
-        }
-        if self.claims.agree {
-            self.violate("replicas agree", key, &[], &format!("in the end they hold {versions:?}"));
-        } else {
-            self.findings.differing += 1;
-        }
-    }
-
     fn judge_answers(&mut self) {
         for line in &self.history.contradictions {
             if self.claims.fresh {
@@ -408,6 +437,19 @@ impl Judge<'_> {
             }
         }
     }
+}
+
+/// The wipe-outs that reached all nodes: from when until when.
+fn wipe_rounds(history: &History, nodes: usize) -> Vec<(Instant, Instant)> {
+    let mut rounds: BTreeMap<u64, (usize, Instant, Instant)> = BTreeMap::new();
+    for op in history.ops.iter().filter(|op| op.is_acknowledged()) {
+        if let (Action::Wipe { round }, Some(returned)) = (&op.action, op.returned) {
+            let (count, begun, ended) = rounds.entry(*round).or_insert((0, op.invoked, returned));
+            (*count, *begun, *ended) = (*count + 1, (*begun).min(op.invoked), (*ended).max(returned));
+        }
+    }
+    let complete = rounds.into_values().filter(|(count, ..)| *count == nodes);
+    complete.map(|(_, begun, ended)| (begun, ended)).collect()
 }
 
 /// A key as text.
@@ -469,6 +511,9 @@ fn line_of(history: &History, id: OpId, matters: bool) -> String {
     };
     write!(line, " .. {until} c{} {action} via n{} -> {seen}", op.client, op.asked)
         .expect("writing to a string cannot fail");
+    if let Some(at) = op.lost_at {
+        line.push_str(&format!(" (LOST at +{:.6}s)", seconds(at)));
+    }
     if let Some(node) = op.answered_by {
         line.push_str(&format!(" by n{node}"));
     }

@@ -194,7 +194,7 @@ impl Client {
             self.send_repeats(now, history, letters);
             let next_repeat = self.repeats.iter().map(|repeat| repeat.at).min().unwrap_or(Instant::FAR);
             let Some(running) = &mut self.running else {
-                let next = self.start_something(now, history);
+                let next = self.start_something(now, history, hosts);
                 if next == now {
                     continue;
                 }
@@ -202,7 +202,7 @@ impl Client {
                 return;
             };
             match running.exchange.poll(now.since(BEGIN)) {
-                Step::Send => self.send(now, history, letters),
+                Step::Send => self.send(now, history, hosts, letters),
                 Step::WaitUntil(time) => {
                     self.next_at = (BEGIN + time).min(next_repeat);
                     return;
@@ -221,7 +221,7 @@ impl Client {
         Some(self.next_at)
     }
 
-    fn send(&mut self, now: Instant, history: &mut History, letters: &mut Vec<Letter>) {
+    fn send(&mut self, now: Instant, history: &mut History, hosts: &[Host], letters: &mut Vec<Letter>) {
         const ASK_ANOTHER: u32 = 300_000;
         let Some(running) = &mut self.running else { return };
         let is_first = running.exchange.attempts() == 1;
@@ -229,7 +229,7 @@ impl Client {
         let is_wipe = matches!(history.ops[running.op].action, Action::Wipe { .. });
         let may_ask_another = !self.manners.needs_front_end && self.habits.is_some() && !is_wipe;
         if !is_first && may_ask_another && self.dice.chance(ASK_ANOTHER) {
-            running.node = self.dice.index(self.nodes);
+            running.node = pick(&mut self.dice, hosts);
         }
         if running.id != running.exchange.id() {
             // Refused for overload, it starts over as another request: the old one must not run late.
@@ -242,20 +242,21 @@ impl Client {
         }
         history.ops[running.op].last_sent = now;
         let bytes = running.exchange.datagram().to_vec();
+        history.note_request(running.op, &bytes);
         self.last_sent = Some(bytes.clone());
         letters.push(Letter { node: running.node, port: PORT, bytes });
         if is_first && !is_wipe {
-            self.plan_repeats(now);
+            self.plan_repeats(now, hosts);
         }
     }
 
-    fn plan_repeats(&mut self, now: Instant) {
+    fn plan_repeats(&mut self, now: Instant, hosts: &[Host]) {
         const SHORTLY: Duration = Duration::from_millis(60);
         let (Some(habits), Some(running)) = (&self.habits, &self.running) else { return };
         while self.dice.chance(habits.repeat) {
             let within = if self.dice.chance(600_000) { SHORTLY } else { REPEAT_WITHIN };
             let letter = Letter {
-                node: self.dice.index(self.nodes),
+                node: pick(&mut self.dice, hosts),
                 port: PORT + 1 + self.dice.below(3) as u16,
                 bytes: running.exchange.datagram().to_vec(),
             };
@@ -343,7 +344,7 @@ impl Client {
     }
 
     /// Follows its habits; returns when it wants its next turn.
-    fn start_something(&mut self, now: Instant, history: &mut History) -> Instant {
+    fn start_something(&mut self, now: Instant, history: &mut History, hosts: &[Host]) -> Instant {
         let Some(habits) = &self.habits else { return Instant::FAR };
         if habits.until <= now {
             return Instant::FAR;
@@ -351,7 +352,7 @@ impl Client {
         if now < self.idle_until {
             return self.idle_until;
         }
-        let node = self.dice.index(self.nodes);
+        let node = pick(&mut self.dice, hosts);
         if let Some(node) = self.wiping.pop() {
             let action = Action::Wipe { round: self.wipe_round };
             self.begin(now, usize::MAX, action, node, history);
@@ -404,6 +405,19 @@ impl Client {
         };
         Action::Put { value, version }
     }
+}
+
+/// A node to ask. Machines that were never part of the cluster or have left it are on nobody's list.
+fn pick(dice: &mut Dice, hosts: &[Host]) -> usize {
+    const TRIES_MAX: usize = 8;
+    let mut node = dice.index(hosts.len());
+    for _ in 0..TRIES_MAX {
+        if 0 < hosts[node].births && !hosts[node].is_gone {
+            break;
+        }
+        node = dice.index(hosts.len());
+    }
+    node
 }
 
 /// A key that both layouts write alike: as long as the raw one.

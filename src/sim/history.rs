@@ -2,12 +2,15 @@
 //!
 //! A client knows when it asked, when it was answered and what the answer was. The simulator knows
 //! more: at the moment of an answer it looks into all nodes and notes which of them hold the write.
-//! So an acknowledged write that is gone later can be told apart from one whose holders all died.
+//! From the frames between the nodes it learns which version each write was given, and whenever a
+//! process dies or is wiped it looks which acknowledged writes nobody holds any more, nor anything newer
+//! ([`History::note_losses`]). Only those are excused later; everything else must be there.
 
-use super::host::{Host, State};
-use crate::ids::Version;
+use super::host::Host;
+use crate::ids::{RequestKey, Version};
+use crate::peer::Write;
 use crate::time::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use violet_client::{Key, Status};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -78,9 +81,19 @@ pub struct Op {
     pub version: Option<Version>,
     /// The processes that held the write at the moment of the answer: node, and which start of it.
     pub holders: Vec<(usize, u32)>,
+    /// The moment since which no process holds this acknowledged write or anything newer of its key.
+    pub lost_at: Option<Instant>,
+    /// The versions that coordinators gave it, as seen in their frames: one, unless it was repeated.
+    given: Vec<Version>,
 }
 
 impl Op {
+    /// Whether it was lost before then.
+    #[must_use]
+    pub fn is_lost_by(&self, moment: Instant) -> bool {
+        self.lost_at.is_some_and(|at| at <= moment)
+    }
+
     /// Whether its effect is certain.
     #[must_use]
     pub fn is_acknowledged(&self) -> bool {
@@ -116,7 +129,14 @@ pub struct History {
     pub contradictions: Vec<String>,
     /// Nodes that were paused: which, since when, until when.
     pub absences: Vec<(usize, Instant, Instant)>,
+    /// Acknowledged writes that were lost when a node left as planned.
+    pub lost_by_leaving: Vec<OpId>,
     values: BTreeMap<u64, OpId>,
+    requests: BTreeMap<RequestKey, OpId>,
+    /// For each key its acknowledged writes that are not lost.
+    kept: Vec<Vec<(Version, OpId)>>,
+    /// For each key the versions of removals, those of repeats included.
+    removals: BTreeMap<usize, BTreeSet<Version>>,
 }
 
 impl History {
@@ -146,8 +166,44 @@ impl History {
             answered_by: None,
             version: None,
             holders: Vec::new(),
+            lost_at: None,
+            given: Vec::new(),
         });
         id
+    }
+
+    /// A datagram of this request is sent.
+    pub fn note_request(&mut self, id: OpId, datagram: &[u8]) {
+        if self.ops[id].is_mutation() {
+            self.requests.insert(RequestKey::of(datagram), id);
+        }
+    }
+
+    /// A coordinator sends a write to a holder. What is sent again may be a newer write under the old
+    /// request's name, so a PUT's value is compared, and of a removal only the first version counts.
+    pub fn note_write(&mut self, write: &Write<'_>) {
+        let Some(&id) = self.requests.get(&write.request) else { return };
+        let op = &mut self.ops[id];
+        let is_it = match (&op.action, &write.value) {
+            (Action::Put { value, .. }, Some(sent)) => {
+                !op.given.contains(&write.version) && *value == sent.bytes
+            }
+            (Action::Remove, None) => op.given.is_empty(),
+            _ => false,
+        };
+        if write.value.is_none() {
+            self.removals.entry(op.key).or_default().insert(write.version);
+        }
+        if is_it {
+            op.given.push(write.version);
+        }
+    }
+
+    /// Whether a removal of a key, perhaps a repeat of an old one, came after this version and before then.
+    #[must_use]
+    pub fn is_removed_after(&self, key: usize, version: Option<Version>, until: Instant) -> bool {
+        let removals = self.removals.get(&key).into_iter().flatten();
+        removals.into_iter().any(|removal| version < Some(*removal) && removal.time <= until.as_nanos())
     }
 
     /// A request is answered, or given up.
@@ -158,6 +214,59 @@ impl History {
         op.seen = seen;
         op.answered_by = by;
         (op.version, op.holders) = found;
+        if op.is_acknowledged() && matches!(op.action, Action::Put { .. } | Action::Remove) {
+            self.keep(id, now, hosts);
+        }
+    }
+
+    /// An acknowledged write is to be kept from now on, unless nobody has it any more even now.
+    fn keep(&mut self, id: OpId, now: Instant, hosts: &[Host]) {
+        let op = &mut self.ops[id];
+        let held = newest(hosts, &self.keys[op.key]);
+        let Some(version) = op.version else {
+            // Its only holder has died since, or something newer has taken its place before anyone looked.
+            let is_superseded = held.is_some_and(|held| op.invoked.as_nanos() <= held.time);
+            op.lost_at = (!is_superseded).then_some(now);
+            return;
+        };
+        if held < Some(version) {
+            op.lost_at = Some(now);
+            return;
+        }
+        self.kept.resize_with(self.keys.len(), Vec::new);
+        self.kept[self.ops[id].key].push((version, id));
+    }
+
+    /// The keys of which a process holds something that may be the last of its kind.
+    #[must_use]
+    pub fn keys_at_stake(&self, host: &Host) -> Vec<usize> {
+        let is_at_stake =
+            |key: &usize| !self.kept[*key].is_empty() && host.version_of(&self.keys[*key]).is_some();
+        (0..self.kept.len()).filter(is_at_stake).collect()
+    }
+
+    /// A process is gone, or has forgotten everything: of these keys, what nobody holds any more (nor
+    /// anything newer) is lost. Returns what that is. Hints need no look: whoever keeps one keeps a copy.
+    pub fn note_losses(&mut self, keys: &[usize], now: Instant, hosts: &[Host]) -> Vec<OpId> {
+        let mut lost = Vec::new();
+        for &key in keys {
+            let held = newest(hosts, &self.keys[key]);
+            lost.extend(
+                self.kept[key].extract_if(.., |(version, _)| held < Some(*version)).map(|(_, id)| id),
+            );
+        }
+        for id in &lost {
+            self.ops[*id].lost_at = Some(now);
+        }
+        lost
+    }
+
+    /// For each key the newest acknowledged write that is not lost.
+    pub fn newest_kept(&self) -> impl Iterator<Item = (usize, Version, OpId)> + '_ {
+        let newest = |(key, kept): (usize, &Vec<(Version, OpId)>)| {
+            kept.iter().max().map(|(version, id)| (key, *version, *id))
+        };
+        self.kept.iter().enumerate().filter_map(newest)
     }
 
     /// The PUT that wrote these bytes to this key with this client version.
@@ -196,17 +305,16 @@ impl History {
         let key = &self.keys[op.key];
         let records: Vec<_> = hosts.iter().map(|host| host.record(key)).collect();
         let same = records.iter().flatten().filter(|(_, value)| value.as_deref() == wanted);
-        let Some(version) = same.map(|(version, _)| *version).max() else { return (None, Vec::new()) };
+        let seen = same.map(|(version, _)| *version).max();
+        let given = if op.is_mutation() { op.given.iter().copied().max() } else { None };
+        let Some(version) = given.or(seen) else { return (None, Vec::new()) };
         let holds = |node: &usize| records[*node].as_ref().is_some_and(|(held, _)| version <= *held);
         let holders = (0..hosts.len()).filter(holds).map(|node| (node, hosts[node].births));
         (Some(version), holders.collect())
     }
+}
 
-    /// Whether one of those who held a write when it was acknowledged still has its memory.
-    #[must_use]
-    pub fn has_survivor(&self, op: &Op, hosts: &[Host]) -> bool {
-        op.holders
-            .iter()
-            .any(|(node, births)| hosts[*node].births == *births && hosts[*node].state != State::Down)
-    }
+/// The newest version of a key that any process holds, running or paused.
+fn newest(hosts: &[Host], key: &Key) -> Option<Version> {
+    hosts.iter().filter_map(|host| host.version_of(key)).max()
 }

@@ -178,8 +178,11 @@ pub struct Host {
     pub starved_by: Duration,
     /// Back from a pause since then.
     pub resumed_at: Instant,
+    /// It left as planned, or is not coming back: nobody waits for it.
+    pub is_gone: bool,
+    /// What its process reads when it starts: where to look for others.
+    pub members: Vec<SocketAddr>,
     plan: Plan,
-    members: Vec<SocketAddr>,
     dice: Dice,
     peers: Queue,
     clients: Queue,
@@ -200,8 +203,9 @@ impl Host {
             process: None,
             starved_by: Duration::ZERO,
             resumed_at: Instant::ZERO,
-            plan,
+            is_gone: false,
             members,
+            plan,
             dice: Dice::of_part(seed, "host", number as u64),
             peers: Queue::default(),
             clients: Queue::default(),
@@ -224,6 +228,7 @@ impl Host {
     /// Starts a process that knows nothing; one that runs is killed first.
     pub fn start(&mut self, now: Instant) {
         self.crash();
+        self.is_gone = false;
         self.births += 1;
         let birth = Birth {
             now: self.local(now),
@@ -436,6 +441,26 @@ impl Host {
         let mut value = Vec::new();
         let meta = node.replica().read(partition, key, &mut value)?;
         Some((meta.version, (!meta.removed).then_some(value)))
+    }
+
+    /// The version that this machine holds under a key, as a value or as the mark of a removal.
+    #[must_use]
+    pub fn version_of(&self, key: &Key) -> Option<Version> {
+        let node = &self.process.as_ref()?.node;
+        let partition = node.view().partition_of(key.as_bytes());
+        node.replica().meta(partition, key).map(|meta| meta.version)
+    }
+
+    /// The time up to which its process has forgotten everything.
+    #[must_use]
+    pub fn wiped_at(&self) -> u64 {
+        self.process.as_ref().map_or(0, |process| process.node.replica().wiped_at())
+    }
+
+    /// Its process is on its way out.
+    #[must_use]
+    pub fn is_leaving(&self) -> bool {
+        self.process.as_ref().is_some_and(|process| process.node.is_leaving())
     }
 
     /// The key's preference list as this machine sees it, and how many of it are replicas; the first

@@ -7,6 +7,7 @@
 //!
 //! Deliberately not here: threads inside a plane (each datagram is handled as one step), disks.
 
+pub mod census;
 pub mod checker;
 pub mod client;
 pub mod dice;
@@ -32,8 +33,20 @@ pub struct Bugs {
     pub early_ack: bool,
     /// A replica keeps what comes last, not what is newest.
     pub old_version_wins: bool,
-    /// A replica forgets a removal together with the value.
-    pub lost_tombstone: bool,
+    /// Digests leave removals out, so that owners do not find out that one of them missed one.
+    pub unseen_tombstones: bool,
+    /// Of two hints for one key the older one stays.
+    pub hint_keeps_older: bool,
+    /// Former owners are not written to while their successors are being filled.
+    pub no_dual_write: bool,
+    /// A partition that a node has become an owner of is served before it is filled.
+    pub serves_unfilled: bool,
+    /// The writer of versions is the same at every start, and the clock starts over.
+    pub reused_writer: bool,
+    /// Marks of removals go by their age alone.
+    pub tombstones_without_agreement: bool,
+    /// What a node holds and does not own goes before its owners have it.
+    pub strays_at_once: bool,
 }
 
 #[cfg(test)]

@@ -21,9 +21,8 @@ pub struct Summary {
     stale_reads: usize,
     staleness_max: Duration,
     repeated_effects: usize,
-    lost_with_holders: usize,
-    lost_hints: usize,
-    differing: usize,
+    lost_writes: usize,
+    reads_of_lost: usize,
     not_linearizable: usize,
     undecided: usize,
     contradictions: usize,
@@ -56,9 +55,8 @@ impl Summary {
         self.stale_reads += findings.stale_reads;
         self.staleness_max = self.staleness_max.max(findings.staleness_max);
         self.repeated_effects += findings.repeated_effects;
-        self.lost_with_holders += findings.lost_with_holders;
-        self.lost_hints += findings.lost_hints;
-        self.differing += findings.differing;
+        self.lost_writes += findings.lost_writes;
+        self.reads_of_lost += findings.reads_of_lost;
         self.not_linearizable += findings.not_linearizable;
         self.undecided += findings.undecided;
         self.contradictions += findings.contradictions;
@@ -72,6 +70,8 @@ impl Summary {
         self.tally.crashes += run.tally.crashes;
         self.tally.starved += run.tally.starved;
         self.tally.splits += run.tally.splits;
+        self.tally.joins += run.tally.joins;
+        self.tally.leaves += run.tally.leaves;
         self.datagrams += run.datagrams;
         self.simulated += run.simulated;
         self.rested_after_max = self.rested_after_max.max(run.rested_after);
@@ -82,17 +82,17 @@ impl Summary {
     #[must_use]
     pub fn text(&self) -> String {
         let Toll { sent, lost, cut, duplicated, reordered, corrupted } = self.toll;
-        let Tally { pauses, crashes, starved, splits } = self.tally;
+        let Tally { pauses, crashes, starved, splits, joins, leaves } = self.tally;
         format!(
             "{} runs, {} failed\n\
              {} requests, {} unanswered\n\
-             faults: {pauses} pauses, {crashes} crashes, {splits} partitions, {starved} starved nodes\n\
+             faults: {pauses} pauses, {crashes} crashes, {splits} partitions, {starved} starved nodes, {joins} \
+             joins, {leaves} leaves\n\
              network: {sent} datagrams sent, {lost} lost, {cut} cut off, {duplicated} doubled, {reordered} \
              overtaken, {corrupted} damaged\n\
              allowed here: {} stale reads (oldest {:.3} s), {} writes that happened again, {} mutations answered \
              in two ways\n\
-             gone in the end: {} writes with all their holders, {} reads for want of a lost hint, {} keys \
-             whose replicas differ\n\
+             lost with all their holders: {} writes, missed by {} reads\n\
              calm runs: {} keys not linearizable by reads during a write, {} undecided\n\
              {} datagrams, {:.0} s of virtual time, at rest after at most {:.2} s, trace {:016x}\n",
             self.runs,
@@ -103,9 +103,8 @@ impl Summary {
             self.staleness_max.as_secs_f64(),
             self.repeated_effects,
             self.contradictions,
-            self.lost_with_holders,
-            self.lost_hints,
-            self.differing,
+            self.lost_writes,
+            self.reads_of_lost,
             self.not_linearizable,
             self.undecided,
             self.datagrams,

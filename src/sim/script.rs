@@ -6,6 +6,7 @@
 //! listed at [`Script::obey`].
 
 use super::Bugs;
+use super::census;
 use super::client::{Client, Manners, key_of};
 use super::history::{Action, OpId, Seen};
 use super::host::{Plan, State};
@@ -21,6 +22,8 @@ use violet_client::{Format, RetryPolicy};
 const PATIENCE: Duration = Duration::from_secs(12);
 /// How long a repeat is waited for.
 const REPEAT_WAIT: Duration = Duration::from_millis(400);
+/// How long 'rest' waits.
+const REST_MAX: Duration = Duration::from_secs(90);
 /// Time that a new cluster gets before the first command.
 const SETTLE: Duration = Duration::from_secs(2);
 
@@ -62,18 +65,23 @@ type Output = Result<Vec<String>, String>;
 
 impl Script {
     /// ```text
-    /// nodes 3 [n1=+5s] [setting=value …]   a cluster, settled; clocks may be wrong
+    /// nodes 3 [spares=2] [n1=+5s] [setting=value …]   a cluster, settled; clocks may be wrong
     /// put k=v|k=v*SIZE via NODE [as NAME] [once]      get, remove likewise; wipe NODE
     /// send put k=v via NODE …              … without waiting; await waits for all of them
     /// client NAME [raw] [needs-front-end]  a client for 'as'
     /// repeat last|NAME via NODE            the same bytes again, from another port
     /// fill SIZE via NODE                   puts keys of this size until one is refused: 'refused'
+    /// puts COUNT via NODE                  puts p0=0, p1=1 …
+    /// gets COUNT via NODE                  reads them all; says how many are found
+    /// copies COUNT                         how many of them have how many copies
     /// crash|start|pause|resume NODE        start also restarts
+    /// join NODE via NODE / leave NODE      a spare, or a member that has left, becomes one; it leaves as planned
     /// starve NODE TIME                     its threads lose their core for up to TIME now and then
     /// partition n0 n1|n2 n3 / cut n0>n1 / heal
     /// loss|duplicate|reorder PERCENT, delay|jitter|reorder-by TIME
     /// run TIME
-    /// holders k, place k, members NODE, hints, fenced, who, ledger
+    /// rest                                 runs until nobody has anything left to do
+    /// holders k, place k, members NODE, hints, fenced, who, ledger, gone, lost, tombstones
     /// ```
     fn obey(&mut self, line: &str) -> Output {
         let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
@@ -85,6 +93,10 @@ impl Script {
             "client" => self.name_client(rest),
             "repeat" => self.repeat(rest),
             "fill" => self.fill(rest),
+            "puts" | "gets" => self.request_many(command, rest),
+            "copies" => self.copies(rest),
+            "join" | "leave" => self.change_members(command, rest),
+            "rest" => self.rest(),
             "crash" | "start" | "pause" | "resume" | "starve" => self.disturb(command, rest),
             "partition" | "cut" | "heal" => self.divide(command, rest),
             "loss" | "duplicate" | "reorder" | "delay" | "jitter" | "reorder-by" => {
@@ -95,9 +107,8 @@ impl Script {
                 self.world()?.run_for(time);
                 Ok(Vec::new())
             }
-            "holders" | "place" | "members" | "hints" | "fenced" | "who" | "ledger" => {
-                self.tell(command, rest)
-            }
+            "holders" | "place" | "members" | "hints" | "fenced" | "who" | "ledger" | "gone" | "lost"
+            | "tombstones" => self.tell(command, rest),
             _ => Err("no such command".into()),
         }
     }
@@ -109,10 +120,15 @@ impl Script {
     fn build(&mut self, rest: &str) -> Output {
         let mut words = rest.split_whitespace();
         let nodes: usize = words.next().and_then(|word| word.parse().ok()).ok_or("how many nodes?")?;
-        let mut skews = vec![0i64; nodes];
+        let spares = rest.split_whitespace().find_map(|word| word.strip_prefix("spares="));
+        let spares: usize = spares.map_or(Ok(0), str::parse).map_err(|_| "how many spares?")?;
+        let mut skews = vec![0i64; nodes + spares];
         let mut settings = BTreeMap::from([("partitions-log2", "6")]);
         for word in words {
             let (name, value) = word.split_once('=').ok_or("name=value is wanted")?;
+            if name == "spares" {
+                continue;
+            }
             let Some(number) = name.strip_prefix('n').and_then(|number| number.parse::<usize>().ok()) else {
                 settings.insert(name, value);
                 continue;
@@ -124,7 +140,7 @@ impl Script {
         let flag = |name: &str| settings.get(name).map(|value| (*value).to_owned());
         let config = Config::load(None, |_| None, flag).map_err(|error| error.0)?;
         let plan = |skew_nanos| Plan { config: config.clone(), skew_nanos, bugs: Bugs::default() };
-        let mut world = World::new(1, skews.into_iter().map(plan).collect(), Weather::default());
+        let mut world = World::new(1, skews.into_iter().map(plan).collect(), nodes, Weather::default());
         for node in 0..nodes {
             world.start(node);
         }
@@ -257,6 +273,54 @@ impl Script {
         Err("there is room for everything".into())
     }
 
+    fn request_many(&mut self, command: &str, rest: &str) -> Output {
+        let (count, node) = rest.split_once(" via ").ok_or("'COUNT via NODE' is wanted")?;
+        let count: usize = count.parse().map_err(|_| "how many?")?;
+        let mut good = 0;
+        for number in 0..count {
+            let (line, wanted) = match command {
+                "puts" => (format!("put p{number}={number} via {node}"), "ok".to_owned()),
+                _ => (format!("get p{number} via {node}"), number.to_string()),
+            };
+            good += usize::from(self.request(&line, true)? == [wanted]);
+        }
+        Ok(vec![format!("{good} of {count}")])
+    }
+
+    fn copies(&mut self, rest: &str) -> Output {
+        let count: usize = rest.parse().map_err(|_| "how many?")?;
+        let hosts = &self.world()?.hosts;
+        let mut keys_with: BTreeMap<usize, usize> = BTreeMap::new();
+        for number in 0..count {
+            let key = key_of(&format!("p{number}"));
+            let copies =
+                hosts.iter().filter_map(|host| host.record(&key)).filter(|(_, value)| value.is_some());
+            *keys_with.entry(copies.count()).or_default() += 1;
+        }
+        let line = |(copies, keys): (usize, usize)| format!("{keys} keys on {copies} nodes");
+        Ok(vec![keys_with.into_iter().map(line).collect::<Vec<_>>().join(", ")])
+    }
+
+    fn change_members(&mut self, command: &str, rest: &str) -> Output {
+        if command == "leave" {
+            let node = self.node(rest)?;
+            return if self.world()?.leave(node) { Ok(Vec::new()) } else { Ok(vec!["refused".into()]) };
+        }
+        let (node, via) = rest.split_once(" via ").ok_or("'join NODE via NODE' is wanted")?;
+        let (node, via) = (self.node(node)?, self.node(via)?);
+        self.world()?.join(node, via);
+        Ok(Vec::new())
+    }
+
+    fn rest(&mut self) -> Output {
+        let world = self.world()?;
+        let begun = world.now;
+        while !census::restless(world).is_empty() && world.now.since(begun) < REST_MAX {
+            world.run_for(Duration::from_millis(50));
+        }
+        Ok(census::restless(world))
+    }
+
     fn disturb(&mut self, command: &str, rest: &str) -> Output {
         let (name, argument) = rest.split_once(' ').unwrap_or((rest, ""));
         let node = self.node(name)?;
@@ -315,6 +379,18 @@ impl Script {
                 vec![list.iter().map(|address| trace::name(*address)).collect::<Vec<_>>().join(" ")]
             }
             "hints" => hints(world),
+            "gone" => {
+                let gone = (0..world.hosts.len()).filter(|node| world.hosts[*node].is_gone);
+                some_or_none(gone.map(|node| format!("n{node}")))
+            }
+            "lost" => {
+                let lost = world.history.ops.iter().filter(|op| op.lost_at.is_some());
+                vec![format!("{} writes", lost.count())]
+            }
+            "tombstones" => {
+                let counts = census::tombstones(&world.hosts);
+                some_or_none(counts.iter().map(|(node, count)| format!("n{node} {count}")))
+            }
             "fenced" => some_or_none(
                 world
                     .reports()

@@ -1,26 +1,41 @@
 //! Swarm runs: one seed, one run, everything in it chosen by the seed (TigerBeetle's VOPR).
 //!
 //! A run starts a cluster, lets clients work while things go wrong, mends everything, waits for the
-//! nodes to come to rest, reads every key through every node, and has it all judged. A failure prints
-//! the claim, the key's history and the command that repeats it.
+//! nodes to come to rest, looks at what they hold, reads every key through every node, and has it all
+//! judged. A failure prints the claim, the key's history and the command that repeats it.
 
 use super::Bugs;
+use super::census;
 use super::checker::{self, Claims, Findings, Violation};
 use super::client::{Client, Habits, Manners, REPEAT_WITHIN, key_of};
 use super::dice::Dice;
-use super::faults::{self, Mood, Tally};
+use super::faults::{self, Fault, Mood, Tally};
 use super::history::{Action, OpId, Seen};
-use super::host::{Plan, Report, State};
+use super::host::{Plan, State};
 use super::network::{Toll, Weather};
 use super::world::{BEGIN, World};
 use crate::config::{Config, FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::time::{Duration, Instant};
+use std::collections::BTreeMap;
 use violet_client::{Format, RetryPolicy};
 
 /// Time that a new cluster gets before clients start.
 const SETTLE: Duration = Duration::from_millis(1_500);
-/// After everything is mended the nodes must come to rest within this time.
-const REST_WITHIN: Duration = Duration::from_secs(40);
+/// After everything is mended the nodes must come to rest within this time: owners compare what they
+/// hold every ten seconds, and a difference may need to go round.
+const REST_WITHIN: Duration = Duration::from_secs(60);
+/// Marks of removals go at most this long after their grace: owners must have agreed, with a margin.
+const TOMBSTONES_WITHIN: Duration = Duration::from_secs(40);
+/// Clients go on for this long after everything was mended.
+const AFTERMATH: Duration = Duration::from_secs(9);
+/// So long after it was mended no read may miss anything: members that were called down are back, and
+/// who was cut off without knowing it has been given its hints.
+const MENDED_WITHIN: Duration = Duration::from_secs(5);
+/// A pause of less than the time after which a node notices it, and what others need to notice it, shows
+/// as reads of what was there that long ago.
+const UNNOTICED: Duration = Duration::from_millis(700);
+/// Final reads, at most; with more keys and nodes not every key is read through every node.
+const PROBES_MAX: usize = 20_000;
 /// After that every request is answered within this time.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
@@ -71,10 +86,11 @@ pub struct Run {
 pub fn run(options: &Options) -> Run {
     let mut dice = Dice::of_part(options.seed, "swarm", 0);
     let mood = options.mood.unwrap_or(Mood::ALL[dice.index(Mood::ALL.len())]);
-    let nodes = options.nodes.unwrap_or(3 + dice.index(4));
+    let nodes = options.nodes.unwrap_or(3 + dice.index(6));
     let mut stage = Stage::new(options, mood, nodes, dice);
-    stage.suffer(options.trouble);
+    stage.suffer(options.trouble.max(mood.trouble_min()));
     let rested_after = stage.rest();
+    stage.look();
     stage.probe();
     stage.judge(rested_after)
 }
@@ -82,56 +98,116 @@ pub fn run(options: &Options) -> Run {
 struct Stage {
     world: World,
     mood: Mood,
+    /// The members that are there from the first.
+    first: usize,
     dice: Dice,
     config: Config,
     tally: Tally,
     violations: Vec<Violation>,
     probes_from: OpId,
+    mended_at: Instant,
 }
 
 impl Stage {
     fn new(options: &Options, mood: Mood, nodes: usize, mut dice: Dice) -> Self {
         let config = config_of(mood, &mut dice);
         let weather = mood.weather(&mut dice);
-        let skew = |dice: &mut Dice| match mood {
-            Mood::Skewed => dice.below(10_000_000_000) as i64 - 5_000_000_000,
-            Mood::Calm | Mood::Rough | Mood::Split | Mood::Pauses | Mood::Crashes | Mood::Everything => 0,
+        let skew = |dice: &mut Dice| {
+            if mood == Mood::Skewed { dice.below(10_000_000_000) as i64 - 5_000_000_000 } else { 0 }
         };
-        let plans = (0..nodes).map(|_| Plan {
+        let spares = if mood.has_spares() { 1 + dice.index(2 + nodes / 3) } else { 0 };
+        let plans = (0..nodes + spares).map(|_| Plan {
             config: config.clone(),
             skew_nanos: skew(&mut dice),
             bugs: options.bugs,
         });
         let plans = plans.collect();
-        let mut world = World::new(options.seed, plans, weather);
+        let mut world = World::new(options.seed, plans, nodes, weather);
         world.is_traced = options.is_traced;
-        let probes_from = OpId::MAX;
-        Self { world, mood, dice, config, tally: Tally::default(), violations: Vec::new(), probes_from }
+        Self {
+            world,
+            mood,
+            first: nodes,
+            dice,
+            config,
+            tally: Tally::default(),
+            violations: Vec::new(),
+            probes_from: OpId::MAX,
+            mended_at: Instant::FAR,
+        }
     }
 
     /// Clients work while things go wrong.
     fn suffer(&mut self, trouble: Duration) {
-        let nodes = self.world.hosts.len();
-        for node in 0..nodes {
+        for node in 0..self.first {
             self.world.start(node);
             self.world.run_for(self.dice.time(Duration::ZERO, Duration::from_millis(100)));
         }
         self.world.run_for(SETTLE);
         let from = self.world.now;
         let until = from + trouble;
-        self.add_clients(until);
-        for (at, fault) in faults::plan(self.mood, nodes, from, until, &mut self.dice) {
-            if until <= at {
-                break;
-            }
+        self.add_clients(until + self.aftermath());
+        if self.mood == Mood::Rolling {
+            self.roll(until);
+        }
+        let faults = faults::plan(self.mood, self.first, from, until, &mut self.dice);
+        // By moment, and then in the order in which they were planned.
+        let mut faults: BTreeMap<(Instant, usize), Fault> =
+            faults.into_iter().enumerate().map(|(number, (at, fault))| ((at, number), fault)).collect();
+        let mut count = faults.len();
+        while let Some(((at, _), fault)) = faults.pop_first().filter(|((at, _), _)| *at < until) {
             self.world.run_until(at);
-            fault.strike(&mut self.world, &mut self.tally);
+            for (after, next) in fault.strike(&mut self.world, &mut self.tally) {
+                faults.insert((at + after, count), next);
+                count += 1;
+            }
         }
         self.world.run_until(until);
     }
 
+    /// For how long clients go on when the trouble is over.
+    fn aftermath(&self) -> Duration {
+        match self.mood {
+            Mood::Calm | Mood::Skewed | Mood::Crashes | Mood::Churn | Mood::Rolling => Duration::ZERO,
+            Mood::Rough | Mood::Split | Mood::Pauses | Mood::Forget | Mood::Tombstones | Mood::Everything => {
+                AFTERMATH
+            }
+        }
+    }
+
+    /// One change after the other, each when the cluster has come to terms with the last one.
+    fn roll(&mut self, until: Instant) {
+        while self.world.now < until {
+            let follows = Fault::Change(self.dice.roll()).strike(&mut self.world, &mut self.tally);
+            // Who crashes while something else changes may have been needed; here nobody does.
+            let starts = follows.into_iter().filter(|(_, fault)| matches!(fault, Fault::Start(_)));
+            for (after, fault) in starts {
+                self.world.run_for(after);
+                fault.strike(&mut self.world, &mut self.tally);
+            }
+            let begun = self.world.now;
+            while !census::is_calm(&self.world) {
+                if REST_WITHIN <= self.world.now.since(begun) {
+                    let story = census::restless(&self.world).join("\n");
+                    self.violations
+                        .push(Violation { claim: "the cluster comes to terms with a change", story });
+                    return;
+                }
+                self.world.run_for(Duration::from_millis(100));
+            }
+        }
+    }
+
     fn add_clients(&mut self, until: Instant) {
-        let keys = (0..3 + self.dice.index(6)).map(|number| key_of(&format!("k{number}")));
+        let count = match self.mood {
+            Mood::Forget | Mood::Churn | Mood::Rolling => 30 + self.dice.index(120),
+            Mood::Tombstones => 8 + self.dice.index(40),
+            Mood::Everything => 3 + self.dice.index(60),
+            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Split | Mood::Pauses | Mood::Crashes => {
+                3 + self.dice.index(6)
+            }
+        };
+        let keys = (0..count).map(|number| key_of(&format!("k{number}")));
         let keys: Vec<usize> = keys.map(|key| self.world.history.key(key)).collect();
         for number in 0..2 + self.dice.index(5) {
             let habits = self.habits(until, &keys);
@@ -147,10 +223,12 @@ impl Stage {
         let dice = &mut self.dice;
         Habits {
             until,
-            think: Duration::from_millis(5 + dice.below(80)),
+            // Longer runs are not to cost more.
+            think: Duration::from_millis(5 + dice.below(80))
+                * (self.mood.trouble_min().as_secs() / 8 + 1) as u32,
             keys: keys.to_vec(),
             put: (20 + dice.below(50) as u32) * PERCENT,
-            remove: (10 + dice.below(40) as u32) * PERCENT,
+            remove: (if self.mood == Mood::Tombstones { 60 } else { 10 } + dice.below(40) as u32) * PERCENT,
             repeat: dice.below(30) as u32 * PERCENT,
             unique: dice.below(6) as u32 * PERCENT,
             wipe: if self.mood == Mood::Skewed { PERCENT / 2 } else { 0 },
@@ -170,17 +248,24 @@ impl Stage {
 
     /// Mends everything and waits until all nodes are at rest; returns how long that took.
     fn rest(&mut self) -> Duration {
+        self.mended_at = self.world.now;
         let world = &mut self.world;
         world.network.heal();
         world.network.weather = Weather { jitter: Duration::from_millis(1), ..Weather::default() };
         for node in 0..world.hosts.len() {
             world.hosts[node].starved_by = Duration::ZERO;
-            match world.hosts[node].state {
-                State::Up => {}
-                State::Paused => world.resume(node),
-                State::Down => world.start(node),
+            if world.hosts[node].state == State::Paused {
+                world.resume(node);
             }
         }
+        for node in 0..world.hosts.len() {
+            let host = &world.hosts[node];
+            if host.state == State::Down && 0 < host.births && !host.is_gone {
+                faults::revive(world, node);
+            }
+        }
+        let aftermath = self.aftermath();
+        self.world.run_for(aftermath);
         let rested_after = self.wait_for_rest();
         // The clients' last repeats, which may find a node that has just come back.
         self.world.run_for(REPEAT_WITHIN);
@@ -192,7 +277,7 @@ impl Stage {
         const STEP: Duration = Duration::from_millis(50);
         let begun = self.world.now;
         loop {
-            let restless = restless(&self.world);
+            let restless = census::restless(&self.world);
             let waited = self.world.now.since(begun);
             if restless.is_empty() {
                 return waited;
@@ -206,28 +291,78 @@ impl Stage {
         }
     }
 
+    /// What the nodes hold is what was acknowledged; marks of removals do not stay for ever.
+    fn look(&mut self) {
+        let grace = Duration::from_secs(self.config.hint_keep_s);
+        let World { history, hosts, now, .. } = &self.world;
+        self.violations.extend(census::judge(history, hosts, *now, grace));
+        for id in &history.lost_by_leaving {
+            let key = history.ops[*id].key;
+            let story = format!("op {id}\n{}", checker::tell(history, hosts, key, &[*id]));
+            self.violations.push(Violation { claim: "a planned leave loses nothing", story });
+        }
+        let lost = history.ops.iter().position(|op| op.lost_at.is_some());
+        if let Some(id) = lost.filter(|_| self.mood == Mood::Rolling) {
+            let story = checker::tell(history, hosts, history.ops[id].key, &[id]);
+            self.violations.push(Violation { claim: "one failure at a time loses nothing", story });
+        }
+        if self.mood != Mood::Tombstones {
+            return;
+        }
+        self.world.run_for(grace + TOMBSTONES_WITHIN);
+        let left = census::tombstones(&self.world.hosts);
+        if !left.is_empty() {
+            let story = format!("(node, count): {left:?}");
+            self.violations.push(Violation { claim: "marks of removals go in the end", story });
+        }
+        let World { history, hosts, now, .. } = &self.world;
+        self.violations.extend(census::judge(history, hosts, *now, grace));
+    }
+
     /// Reads every key through every node, and writes through every node.
     fn probe(&mut self) {
         self.probes_from = self.world.history.ops.len();
         let manners =
             Manners { format: Format::Protobuf, needs_front_end: false, policy: RetryPolicy::default() };
-        let (nodes, number) = (self.world.hosts.len(), self.world.clients.len());
-        let client = Client::new(number, nodes, manners, None, self.world.seed);
+        let (nodes, number) = (self.world.living(), self.world.clients.len());
+        let client = Client::new(number, self.first, manners, None, self.world.seed);
         let client = self.world.add_client(client);
-        for key in 0..self.world.history.keys.len() {
-            for node in 0..nodes {
-                self.ask(client, key, Action::Get, node);
+        let keys = self.world.history.keys.len();
+        let through = (PROBES_MAX / keys.max(1)).clamp(1, nodes.len());
+        for key in 0..keys {
+            let held = census::newest_value(&self.world.hosts, &self.world.history.keys[key]);
+            for number in 0..through {
+                let op = self.ask(client, key, Action::Get, nodes[(key + number) % nodes.len()]);
+                self.compare(op, held.as_deref());
             }
         }
-        for node in 0..nodes {
+        for (place, node) in nodes.iter().enumerate() {
             let key = self.world.history.key(key_of(&format!("probe {node}")));
             let value = format!("probe {node} ").into_bytes();
-            self.ask(client, key, Action::Put { value, version: 0 }, node);
-            self.ask(client, key, Action::Get, (node + 1) % nodes);
+            self.ask(client, key, Action::Put { value, version: 0 }, *node);
+            self.ask(client, key, Action::Get, nodes[(place + 1) % nodes.len()]);
         }
     }
 
-    fn ask(&mut self, client: usize, key: usize, action: Action, node: usize) {
+    /// A final read returns the newest that any node holds.
+    fn compare(&mut self, op: OpId, held: Option<&[u8]>) {
+        let history = &self.world.history;
+        let value = match &history.ops[op].seen {
+            Seen::Found(put) => match &history.ops[*put].action {
+                Action::Put { value, .. } => Some(value.as_slice()),
+                Action::Get | Action::Remove | Action::Wipe { .. } => None,
+            },
+            Seen::Missing => None,
+            // That is another violation.
+            Seen::Nothing | Seen::Done | Seen::Invented(_) | Seen::Refused(_) => return,
+        };
+        if value != held {
+            let story = checker::tell(history, &self.world.hosts, history.ops[op].key, &[op]);
+            self.violations.push(Violation { claim: "at rest a read returns what is held", story });
+        }
+    }
+
+    fn ask(&mut self, client: usize, key: usize, action: Action, node: usize) -> OpId {
         let world = &mut self.world;
         let op = world.clients[client].begin(world.now, key, action, node, &mut world.history);
         world.poke(client);
@@ -245,6 +380,7 @@ impl Stage {
             );
             self.violations.push(Violation { claim: "mended, every request is answered", story });
         }
+        op
     }
 
     fn judge(mut self, rested_after: Duration) -> Run {
@@ -254,14 +390,15 @@ impl Stage {
                 self.violations.push(Violation { claim: "the loss ledger adds up", story });
             }
         }
-        let claims = claims_of(self.mood, &self.config);
+        let mut claims = claims_of(self.mood, &self.config, &self.tally);
+        claims.mended_from = Some(self.mended_at + MENDED_WITHIN);
         let world = &self.world;
         let mut findings = checker::judge(&world.history, &world.hosts, claims, self.probes_from);
         findings.violations.append(&mut self.violations);
         Run {
             seed: world.seed,
             mood: self.mood,
-            nodes: world.hosts.len(),
+            nodes: self.first,
             findings,
             toll: world.network.toll,
             tally: self.tally,
@@ -271,22 +408,6 @@ impl Stage {
             trace_hash: world.trace_hash(),
         }
     }
-}
-
-/// What keeps the nodes from being at rest.
-fn restless(world: &World) -> Vec<String> {
-    let nodes = world.hosts.len();
-    let is_restless = |report: &Report| {
-        report.members_alive != nodes
-            || report.catching_up
-            || report.hints != 0
-            || report.unsettled != 0
-            || report.in_progress != 0
-            || !report.adds_up()
-    };
-    let reports = world.reports();
-    let restless = reports.iter().filter(|(_, report)| is_restless(report));
-    restless.map(|(node, report)| format!("n{node}: {report:?}")).collect()
 }
 
 fn config_of(mood: Mood, dice: &mut Dice) -> Config {
@@ -301,6 +422,19 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
         1 => ReplyMode::Direct,
         _ => ReplyMode::Auto,
     };
+    match mood {
+        Mood::Forget | Mood::Churn => config.forget_after_ms = 2_000 + dice.below(3_000),
+        Mood::Rolling => config.forget_after_ms = 2_000 + dice.below(8_000),
+        Mood::Tombstones => {
+            config.hint_keep_s = 10;
+            config.forget_after_ms = if dice.chance(500_000) { 30_000 } else { 3_000 };
+        }
+        Mood::Everything => {
+            config.forget_after_ms = [1_000, 4_000, 30_000][dice.index(3)];
+            config.hint_keep_s = [10, 3_600][dice.index(2)];
+        }
+        Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Split | Mood::Pauses | Mood::Crashes => {}
+    }
     if mood != Mood::Skewed && dice.chance(100_000) {
         config.write_rule = WriteRule::Quorum;
         config.read_rule = ReadRule::Quorum;
@@ -308,15 +442,24 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
     config
 }
 
-fn claims_of(mood: Mood, config: &Config) -> Claims {
+/// What a run has to keep. Not promised: that both sides of a split see each other's writes, or that a
+/// lost datagram or a pause that nobody could notice yet has no effect at all.
+fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
     let all_live = config.write_rule == WriteRule::AllLive;
     let calm = matches!(mood, Mood::Calm | Mood::Skewed);
-    let keeps_memory = matches!(mood, Mood::Calm | Mood::Rough | Mood::Split | Mood::Pauses);
+    let brief = matches!(mood, Mood::Rough | Mood::Pauses | Mood::Crashes);
     Claims {
         fresh: calm,
-        once: matches!(mood, Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes),
-        durable: matches!(mood, Mood::Calm | Mood::Rough | Mood::Pauses | Mood::Crashes),
-        agree: keeps_memory,
+        once: calm || brief,
+        kept: match mood {
+            _ if !all_live || 0 < tally.splits => None,
+            Mood::Calm | Mood::Skewed | Mood::Crashes | Mood::Churn | Mood::Rolling => Some(Duration::ZERO),
+            Mood::Pauses | Mood::Forget | Mood::Tombstones => Some(UNNOTICED),
+            Mood::Rough | Mood::Split | Mood::Everything => None,
+        },
+        mended_from: None,
+        durable: calm || brief || matches!(mood, Mood::Churn | Mood::Rolling),
+        wiped: mood == Mood::Skewed,
         resume: (mood == Mood::Pauses && all_live).then(|| Duration::from_millis(config.fence_after_ms)),
         replicated: mood == Mood::Calm && all_live,
     }

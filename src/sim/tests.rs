@@ -86,5 +86,5 @@ fn every_planted_bug_is_found() {
     let (with, without) = (stale_reads(Bugs { first_miss_wins: true, ..none }), stale_reads(none));
     assert!(3 * (without + 1) <= with, "stale reads: {with} with the bug, {without} without it");
     check_is_found(Bugs { old_version_wins: true, ..none }, Mood::Rough, 10);
-    check_is_found(Bugs { lost_tombstone: true, ..none }, Mood::Split, 40);
+    check_is_found(Bugs { unseen_tombstones: true, ..none }, Mood::Split, 40);
 }

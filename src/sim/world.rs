@@ -6,10 +6,11 @@
 
 use super::client::{Client, Letter};
 use super::dice::Dice;
-use super::history::History;
+use super::history::{History, OpId};
 use super::host::{Host, Plan, Plane, Report, State};
 use super::network::{Network, Place, Weather};
 use super::trace;
+use crate::peer::{ENVELOPE_BYTES, Message, PEER_MAGIC};
 use crate::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -118,10 +119,11 @@ pub struct World {
 }
 
 impl World {
-    /// A world of machines that are switched off.
+    /// A world of machines that are switched off. The first so many of them are on the first list of
+    /// members, which all of these have; the others may join ([`World::join`]).
     #[must_use]
-    pub fn new(seed: u64, plans: Vec<Plan>, weather: Weather) -> Self {
-        let members: Vec<SocketAddr> = (0..plans.len()).map(|node| Place::Node(node).address()).collect();
+    pub fn new(seed: u64, plans: Vec<Plan>, first: usize, weather: Weather) -> Self {
+        let members: Vec<SocketAddr> = (0..first).map(|node| Place::Node(node).address()).collect();
         let host = |(number, plan)| Host::new(number, plan, members.clone(), seed);
         Self {
             seed,
@@ -142,6 +144,9 @@ impl World {
 
     /// Starts a process on a machine; a running one is killed first.
     pub fn start(&mut self, node: usize) {
+        if self.hosts[node].state != State::Down {
+            self.crash(node);
+        }
         self.note("start", node as u64, 0);
         self.hosts[node].start(self.now);
         for plane in [Plane::Data, Plane::Control] {
@@ -149,10 +154,31 @@ impl World {
         }
     }
 
+    /// Starts a process on a machine that knows of itself and one other, as somebody adds a node.
+    pub fn join(&mut self, node: usize, via: usize) {
+        self.hosts[node].members = vec![self.hosts[node].address, self.hosts[via].address];
+        self.start(node);
+    }
+
+    /// Asks a process to hand everything over and end; `false` when it runs not, or there is nobody.
+    pub fn leave(&mut self, node: usize) -> bool {
+        self.note("leave", node as u64, 0);
+        let host = &self.hosts[node];
+        let process = host.process.as_ref().filter(|_| host.state == State::Up);
+        process.is_some_and(|process| process.node.begin_leaving())
+    }
+
     /// Kills a machine's process; its memory is lost.
     pub fn crash(&mut self, node: usize) {
+        self.end(node);
+    }
+
+    /// The process is gone; returns the acknowledged writes that went with it.
+    fn end(&mut self, node: usize) -> Vec<OpId> {
         self.note("crash", node as u64, 0);
+        let at_stake = self.history.keys_at_stake(&self.hosts[node]);
         self.hosts[node].crash();
+        self.history.note_losses(&at_stake, self.now, &self.hosts)
     }
 
     /// Stops a machine's process.
@@ -266,25 +292,36 @@ impl World {
     }
 
     fn step(&mut self, node: usize, plane: Plane) {
+        let wiped_at = self.hosts[node].wiped_at();
         let Some(stepped) = self.hosts[node].step(plane, self.now) else { return };
+        if wiped_at < self.hosts[node].wiped_at() {
+            let keys: Vec<usize> = self.history.newest_kept().map(|(key, ..)| key).collect();
+            self.history.note_losses(&keys, self.now, &self.hosts);
+        }
         if let Some(bytes) = stepped.handled {
             self.note("step", node as u64, bytes);
         }
         self.dispatch(node, stepped.leaves_at);
         self.wake(node, plane, stepped.next_at);
         if self.hosts[node].process.as_ref().is_some_and(|process| process.outbox.wants_exit()) {
-            self.crash(node);
+            let is_planned = self.hosts[node].is_leaving();
+            let lost = self.end(node);
+            if is_planned {
+                self.hosts[node].is_gone = true;
+                self.history.lost_by_leaving.extend(lost);
+            }
         }
     }
 
     /// Sends what a node wants sent.
     fn dispatch(&mut self, node: usize, leaves_at: Instant) {
-        let Self { hosts, network, events, sequence, .. } = self;
+        let Self { hosts, network, events, sequence, history, .. } = self;
         let host = &mut hosts[node];
         let Some(process) = &mut host.process else { return };
         for send in process.outbox.sends() {
             let Some(to) = Place::of(send.to) else { continue };
             let bytes = process.outbox.bytes(send);
+            note_write(history, bytes);
             let deliveries = network.send(leaves_at, Place::Node(node), to, bytes);
             for delivery in deliveries.into_iter().flatten() {
                 *sequence += 1;
@@ -404,6 +441,18 @@ impl World {
     #[must_use]
     pub fn dice(&self, part: &str, number: u64) -> Dice {
         Dice::of_part(self.seed, part, number)
+    }
+}
+
+/// The simulator reads what the nodes write to each other: which version a request was given.
+fn note_write(history: &mut History, bytes: &[u8]) {
+    if !bytes.starts_with(&PEER_MAGIC) {
+        return;
+    }
+    if let Some(Message::Write { write, .. } | Message::Hint { write }) =
+        bytes.get(ENVELOPE_BYTES..).and_then(Message::decode)
+    {
+        history.note_write(&write);
     }
 }
 
