@@ -192,7 +192,7 @@ impl Control {
     fn repair(&mut self, now: Instant, outbox: &mut Outbox) -> Verdict {
         let verdict = self.with_scene(now, outbox, |node, scene| node.anti_entropy().tick(scene));
         if verdict.counting && self.node.fence().is_active() {
-            self.node.set_joined();
+            self.node.fence().join();
             self.layouts.found();
         }
         if verdict.everyone_full && !(self.layouts.is_founded() && self.layouts.previous().is_empty()) {

@@ -6,7 +6,7 @@
 
 use crate::cluster::fence::Fence;
 use crate::cluster::link::Link;
-use crate::cluster::{ClusterView, FrameLane};
+use crate::cluster::{ClusterView, FrameLane, MemberState};
 use crate::config::Config;
 use crate::coordinator::reply_cache::ReplyCache;
 use crate::coordinator::{Coordinator, NodeRequest, Parts, Settings, Turn};
@@ -39,6 +39,9 @@ const TICK_EVERY: Duration = Duration::from_millis(100);
 const LATENESS_KEPT: Duration = Duration::from_secs(1);
 /// How often old tombstones and hints are looked for.
 const SWEEP_EVERY: Duration = Duration::from_secs(1);
+
+/// Tombstones wait for this long for a member that is down and may come back with what was removed.
+const COMES_BACK_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 
 /// What a process is born with.
 #[derive(Clone, Debug)]
@@ -85,8 +88,6 @@ pub struct Node {
     late_at: AtomicU64,
     /// It is on its way out.
     leaving: AtomicBool,
-    /// It knows the cluster well enough to take requests of clients.
-    joined: AtomicBool,
     /// Layouts of other members that the controller has not seen yet. A leaf lock.
     heard_layouts: Mutex<Vec<HeardLayouts>>,
 }
@@ -145,7 +146,6 @@ impl Node {
             lateness: AtomicU64::new(0),
             late_at: AtomicU64::new(0),
             leaving: AtomicBool::new(false),
-            joined: AtomicBool::new(false),
             heard_layouts: Mutex::default(),
         }
     }
@@ -167,7 +167,7 @@ impl Node {
         if self.fence.is_behind(datagram.received_at) {
             return turn.outbox.count(Metric::DroppedFenced);
         }
-        let joined = self.joined.load(Ordering::Relaxed);
+        let joined = self.fence.has_joined();
         match self.coordinator.on_datagram(&mut turn, datagram, joined) {
             Some((client, NodeRequest::Stats)) => {
                 self.coordinator.answer_text(&mut turn, &client, &self.stats_json());
@@ -350,11 +350,6 @@ impl Node {
         self.leaving.load(Ordering::Relaxed)
     }
 
-    /// The node knows the cluster: clients may come.
-    pub(crate) fn set_joined(&self) {
-        self.joined.store(true, Ordering::Relaxed);
-    }
-
     /// The layouts that others have told of since the last call.
     pub(crate) fn take_heard_layouts(&self) -> Vec<HeardLayouts> {
         std::mem::take(&mut self.heard_layouts.lock())
@@ -386,9 +381,21 @@ impl Node {
         let swept_at = Instant::from_nanos(self.swept_at.load(Ordering::Relaxed));
         if SWEEP_EVERY <= now.since(swept_at) {
             self.swept_at.store(now.as_nanos(), Ordering::Relaxed);
-            let swept = self.replica.sweep((now - self.hint_keep).as_nanos());
+            let hints_before = (now - self.hint_keep).as_nanos();
+            let swept = self.replica.sweep(hints_before, self.tombstones_until(&turn).as_nanos());
             turn.outbox.count_many(Metric::HintsDropped, swept as u64);
         }
+    }
+
+    /// Tombstones from before this may go, if nothing else speaks against it: older than
+    /// `hint-keep-s`, and older than the departure of every member that may come back with what it held.
+    fn tombstones_until(&self, turn: &Turn<'_>) -> Instant {
+        let departed = turn.view.members().iter().filter_map(|member| match member.state {
+            MemberState::Down(since) if !member.peer.standing().leaving => Some(since),
+            MemberState::Down(_) | MemberState::Alive => None,
+        });
+        let departed = departed.filter(|since| turn.now.since(*since) < COMES_BACK_WITHIN);
+        departed.fold(turn.now - self.hint_keep, Instant::min)
     }
 
     /// A member that owes a sign of life is asked for one: some questions (a forwarded request) are

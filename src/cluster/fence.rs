@@ -34,6 +34,8 @@ pub struct Fence {
     /// The last beat before the gap.
     away_since: AtomicU64,
     active: AtomicBool,
+    /// The node knows the cluster well enough to take part.
+    joined: AtomicBool,
     /// Whether anyone remembers requests that this node may have missed, or has not said.
     missed: AtomicBool,
     /// One bit for each partition that is filling.
@@ -67,6 +69,7 @@ impl Fence {
             floor: AtomicU64::new(0),
             away_since: AtomicU64::new(now.as_nanos()),
             active: AtomicBool::new(true),
+            joined: AtomicBool::new(false),
             missed: AtomicBool::new(true),
             filling: (0..PARTITION_WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
             catch_up: Mutex::default(),
@@ -90,7 +93,18 @@ impl Fence {
         if self.serves_unfilled.load(Ordering::Relaxed) {
             return self.is_active();
         }
-        self.is_active() && !self.is_filling(partition)
+        self.has_joined() && self.is_active() && !self.is_filling(partition)
+    }
+
+    /// The node takes part from now on.
+    pub fn join(&self) {
+        self.joined.store(true, Ordering::Release);
+    }
+
+    /// Whether this process has ever known who holds what. Until then it takes no keys of clients.
+    #[must_use]
+    pub fn has_joined(&self) -> bool {
+        self.joined.load(Ordering::Acquire)
     }
 
     /// Whether a partition has not been compared with its other owners yet.
@@ -262,8 +276,9 @@ mod tests {
         let (round, raised_at) = fence.round();
         assert_eq!(raised_at, at(0));
         assert_eq!(fence.pursue(at(5), std::iter::empty()), Pursuit::CaughtUp(Duration::from_millis(5)));
-        assert!(!fence.serves(7));
         fence.end_filling(round, 7);
+        assert!(!fence.serves(7), "it does not know the cluster");
+        fence.join();
         assert!(fence.serves(7) && !fence.serves(8));
         fence.begin_filling(7);
         assert!(!fence.serves(7));

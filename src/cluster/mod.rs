@@ -85,6 +85,8 @@ pub struct Holder {
     pub primary: bool,
     /// It was a replica in a layout that is being replaced, and is none any more.
     pub former: bool,
+    /// It is a replica in the oldest layout that is being replaced, which everybody has.
+    pub oldest: bool,
     /// The absent replica that it stands in for.
     pub stands_in_for: Option<u16>,
 }
@@ -323,11 +325,16 @@ impl ClusterView {
     /// Former owners go on being written to and asked until their successors are filled. One that stands
     /// in already is a holder as it is.
     fn add_former(&self, partition: u16, holders: &mut Holders, now: Instant, suspect_after: Duration) {
+        let oldest = self.previous.first().map_or(&[][..], |table| table.replicas_of(partition));
+        for held in &mut holders.list[..holders.len] {
+            held.oldest = oldest.contains(&held.member);
+        }
         for member in self.former_owners(partition) {
             if let Some(held) = holders.list[..holders.len].iter_mut().find(|held| held.member == member) {
                 held.former |= !held.primary;
             } else if self.is_usable(member, now, suspect_after) {
-                holders.push(Holder { member, former: true, ..Holder::default() });
+                let oldest = oldest.contains(&member);
+                holders.push(Holder { member, former: true, oldest, ..Holder::default() });
             }
         }
     }
@@ -556,6 +563,11 @@ impl Peer {
     /// Notes that it has no memory for new keys.
     pub fn note_refused_space(&self, now: Instant) {
         self.refused_space_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Forgets that: everything is being wiped.
+    pub fn forget_refused_space(&self) {
+        self.refused_space_at.store(0, Ordering::Relaxed);
     }
 
     /// Whether it refused a new key lately.

@@ -51,6 +51,8 @@ pub struct ReadOp {
 struct Asked {
     member: MemberId,
     primary: bool,
+    /// It is an owner in the oldest layout that is being replaced.
+    oldest: bool,
     state: AskedState,
 }
 
@@ -161,9 +163,13 @@ impl ReadOp {
             AskedState::Hit(version) => version <= removed,
             AskedState::Not | AskedState::Waiting(_) | AskedState::Late | AskedState::Unknown => false,
         };
-        let primaries = self.asked.iter().filter(missed).filter(|asked| asked.primary).count();
+        let missing_at =
+            |counts: fn(&&Asked) -> bool| self.asked.iter().filter(counts).filter(missed).count();
+        let current = missing_at(|asked| asked.primary);
+        // Of one layout: those who own nothing in either may have missed because they never knew.
+        let oldest = missing_at(|asked| asked.oldest);
         let all = self.asked.iter().all(|asked| missed(&asked));
-        self.majority <= primaries || (all && (0 < primaries || self.forgotten))
+        self.majority <= current.max(oldest) || (all && (0 < current + oldest || self.forgotten))
     }
 
     /// Notes what is known of a member now; says whether a question to it was open.
@@ -220,7 +226,8 @@ impl Coordinator {
         let me = turn.view.me();
         let asked = holders.iter().map(|holder| Asked {
             member: turn.view.member(holder.member).id,
-            primary: holder.primary || holder.former,
+            primary: holder.primary,
+            oldest: holder.oldest,
             state: if holder.member == me { mine } else { AskedState::Not },
         });
         let primaries = turn.view.primaries(partition);
@@ -553,6 +560,7 @@ mod tests {
         let asked = (1..).zip(states).map(|(id, state)| Asked {
             member: MemberId(id << 48),
             primary: true,
+            oldest: false,
             state: *state,
         });
         let op = ReadOp {

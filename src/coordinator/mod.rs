@@ -440,6 +440,8 @@ impl Coordinator {
             return;
         }
         self.replica.wipe(self.clock.next(turn.now));
+        // Whoever wipes one node wipes all: what they refused before says nothing of what comes.
+        turn.view.members().iter().for_each(|member| member.peer.forget_refused_space());
         self.reply_cache.record(turn.now, arrival.request, Progress::Done(Status::Success));
         self.answer(turn, &arrival.client, &Response::of_status(arrival.client.id, Status::Success));
     }

@@ -140,8 +140,8 @@ impl Replica {
         self.engine.agree(partition, up_to);
     }
 
-    /// Forgets tombstones and hints older than this time.
-    pub fn sweep(&self, older_than: u64) -> usize {
+    /// Forgets hints and tombstones older than these times; returns how many hints.
+    pub fn sweep(&self, hints_before: u64, tombstones_before: u64) -> usize {
         #[cfg(test)]
         if self.planted().tombstones_without_agreement {
             self.engine
@@ -149,8 +149,8 @@ impl Replica {
                 .into_iter()
                 .for_each(|partition| self.engine.agree(partition, u64::MAX));
         }
-        self.engine.sweep(older_than);
-        self.hints.sweep(older_than)
+        self.engine.sweep(tombstones_before);
+        self.hints.sweep(hints_before)
     }
 
     /// How much is held.
