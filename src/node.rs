@@ -167,8 +167,7 @@ impl Node {
         if self.fence.is_behind(datagram.received_at) {
             return turn.outbox.count(Metric::DroppedFenced);
         }
-        let joined = self.fence.has_joined();
-        match self.coordinator.on_datagram(&mut turn, datagram, joined) {
+        match self.coordinator.on_datagram(&mut turn, datagram) {
             Some((client, NodeRequest::Stats)) => {
                 self.coordinator.answer_text(&mut turn, &client, &self.stats_json());
             }

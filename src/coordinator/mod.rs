@@ -212,13 +212,8 @@ impl Coordinator {
     }
 
     /// A client's datagram, at its front end. Returns what it asks of the node as a whole: only the
-    /// caller sees the whole process. A node that has not `joined` does not know yet who holds what.
-    pub fn on_datagram(
-        &self,
-        turn: &mut Turn<'_>,
-        datagram: &Datagram<'_>,
-        joined: bool,
-    ) -> Option<(Client, NodeRequest)> {
+    /// caller sees the whole process. A node that has not joined does not know yet who holds what.
+    pub fn on_datagram(&self, turn: &mut Turn<'_>, datagram: &Datagram<'_>) -> Option<(Client, NodeRequest)> {
         let waited = turn.now.since(datagram.received_at);
         if self.settings.patience < waited {
             turn.outbox.count(Metric::DroppedOld);
@@ -261,7 +256,7 @@ impl Coordinator {
             Operation::Leave => return Some((client, NodeRequest::Leave)),
             _ => {}
         }
-        if request.operation.key().is_some() && !joined {
+        if request.operation.key().is_some() && !self.fence.has_joined() {
             turn.outbox.count(Metric::DroppedFenced);
             return None;
         }
@@ -280,6 +275,9 @@ impl Coordinator {
         datagram: &Datagram<'_>,
     ) {
         turn.outbox.count(Metric::ForwardsReceived);
+        if !self.fence.has_joined() {
+            return turn.outbox.count(Metric::DroppedFenced);
+        }
         let waited = waited + turn.now.since(datagram.received_at);
         if self.settings.patience < waited {
             return turn.outbox.count(Metric::DroppedOld);

@@ -55,7 +55,8 @@ impl Coordinator {
         let my_place = holders.iter().position(|holder| holder.member == me);
         // A request that was passed on is taken by any holder: members may disagree for a moment
         // about who is alive, and a second opinion would send it in circles.
-        let is_mine = my_place == Some(0) || (my_place.is_some() && 0 < arrival.hops);
+        let leader = Self::leading_place(turn, holders);
+        let is_mine = my_place == Some(leader) || (my_place.is_some() && 0 < arrival.hops);
         // While catching up this node cannot know what exists: the next holder coordinates, unless
         // the request has come round to all of them.
         let went_round = holders.len() <= usize::from(arrival.hops);
@@ -63,7 +64,8 @@ impl Coordinator {
         if is_mine && (self.fence.serves(partition) || went_round) {
             return self.start_write(turn, arrival, &mutation);
         }
-        let next_place = my_place.map_or(0, |place| if is_mine { (place + 1) % holders.len() } else { 0 });
+        let after = |place: usize| if is_mine { (place + 1) % holders.len() } else { leader };
+        let next_place = my_place.map_or(leader, after);
         match holders.get(next_place).filter(|next| next.member != me) {
             Some(next) => {
                 let mut arrival = *arrival;
@@ -78,6 +80,16 @@ impl Coordinator {
             }
             None => self.start_write(turn, arrival, &mutation),
         }
+    }
+
+    /// The place of the holder that coordinates: the first one that uses the layout in force here. One that
+    /// does not, a newcomer most likely, does not know all holders yet.
+    fn leading_place(turn: &Turn<'_>, holders: &[Holder]) -> usize {
+        let uses_it = |holder: &Holder| {
+            let standing = turn.view.member(holder.member).peer.standing();
+            holder.member == turn.view.me() || standing.layout == turn.view.layout()
+        };
+        holders.iter().position(uses_it).unwrap_or(0)
     }
 
     fn start_write(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, mutation: &Mutation<'_>) {
