@@ -314,8 +314,8 @@ fn sim_command() -> Command {
                 .value_parser(value_parser!(u64).range(1..)),
         )
         .arg(
-            flag("nodes", "nodes", "Number of nodes, 1 to 50; chosen by the seed if not given.")
-                .value_parser(value_parser!(u64).range(1..=50)),
+            flag("nodes", "nodes", "Number of nodes, 1 to 200; chosen by the seed if not given.")
+                .value_parser(value_parser!(u64).range(1..=200)),
         )
         .arg(flag("mood", "mood", "What goes wrong; chosen by the seed if not given.").value_parser(moods))
         .arg(
@@ -336,11 +336,19 @@ fn simulate(matches: &ArgMatches) -> ExitCode {
         is_traced: matches.get_flag("trace"),
         bugs: violet::sim::Bugs::default(),
     };
+    let clock = Clock::start();
+    let begun = clock.now();
     let summary = report::run_many(&options, given(matches, "seeds"), |run| {
         if !run.findings.violations.is_empty() {
             println!("{}", report::story_of(run, &options));
         }
     });
     print!("{}", summary.text());
+    let took = clock.now().since(begun);
+    println!(
+        "{:.1} s of real time, {:.0} times as fast",
+        took.as_secs_f64(),
+        summary.simulated().div_duration_f64(took)
+    );
     ExitCode::from(u8::from(0 < summary.failed))
 }

@@ -77,7 +77,7 @@ impl Mood {
             Self::Everything => 15,
             Self::Churn | Self::Rolling => 20,
             Self::Forget => 30,
-            Self::Tombstones => 40,
+            Self::Tombstones => 60,
         })
     }
 
@@ -179,7 +179,7 @@ impl Fault {
                 tally.splits += 1;
                 world.partition(some, others, *both_ways);
             }
-            Self::Heal => world.network.heal(),
+            Self::Heal => world.heal(),
             Self::Change(seed) => return change(world, &mut Dice::new(*seed), tally),
         }
         Vec::new()
@@ -288,7 +288,7 @@ type Faults = Vec<(Instant, Fault)>;
 
 /// Nodes are away for long, one at a time or several at once, stopped or dead or cut off.
 fn plan_absences(nodes: usize, plan: &mut Faults, (from, until): (Instant, Instant), dice: &mut Dice) {
-    let longest = Duration::from_secs(5 + dice.below(20));
+    let longest = until.since(from) / 4 + Duration::from_secs(dice.below(20));
     match dice.below(4) {
         0 => plan_splits(nodes, plan, (from, until), longest, dice),
         1 => {

@@ -17,6 +17,7 @@ pub mod host;
 pub mod linear;
 pub mod network;
 pub mod report;
+pub mod retell;
 pub mod script;
 pub mod swarm;
 pub mod trace;

@@ -78,6 +78,12 @@ impl Summary {
         self.trace_hash = self.trace_hash.rotate_left(7) ^ run.trace_hash;
     }
 
+    /// Virtual time.
+    #[must_use]
+    pub fn simulated(&self) -> Duration {
+        self.simulated
+    }
+
     /// The summary as text.
     #[must_use]
     pub fn text(&self) -> String {
@@ -129,6 +135,10 @@ pub fn story_of(run: &Run, options: &Options) -> String {
     );
     for violation in violations.iter().take(STORIES_MAX) {
         writeln!(text, "* {}: {}", violation.claim, violation.story)
+            .expect("writing to a string cannot fail");
+    }
+    if !run.script.is_empty() {
+        write!(text, "the beginning of a scenario, without the other keys:\n{}", run.script)
             .expect("writing to a string cannot fail");
     }
     text

@@ -276,15 +276,20 @@ impl Script {
     fn request_many(&mut self, command: &str, rest: &str) -> Output {
         let (count, node) = rest.split_once(" via ").ok_or("'COUNT via NODE' is wanted")?;
         let count: usize = count.parse().map_err(|_| "how many?")?;
-        let mut good = 0;
+        let (mut good, mut bad) = (0, String::new());
         for number in 0..count {
             let (line, wanted) = match command {
                 "puts" => (format!("put p{number}={number} via {node}"), "ok".to_owned()),
                 _ => (format!("get p{number} via {node}"), number.to_string()),
             };
-            good += usize::from(self.request(&line, true)? == [wanted]);
+            let said = self.request(&line, true)?.concat();
+            if said == wanted {
+                good += 1;
+            } else if bad.is_empty() {
+                bad = format!(", p{number}: {said}");
+            }
         }
-        Ok(vec![format!("{good} of {count}")])
+        Ok(vec![format!("{good} of {count}{bad}")])
     }
 
     fn copies(&mut self, rest: &str) -> Output {

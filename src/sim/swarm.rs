@@ -13,6 +13,7 @@ use super::faults::{self, Fault, Mood, Tally};
 use super::history::{Action, OpId, Seen};
 use super::host::{Plan, State};
 use super::network::{Toll, Weather};
+use super::retell;
 use super::world::{BEGIN, World};
 use crate::config::{Config, FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::time::{Duration, Instant};
@@ -30,7 +31,7 @@ const TOMBSTONES_WITHIN: Duration = Duration::from_secs(40);
 const AFTERMATH: Duration = Duration::from_secs(9);
 /// So long after it was mended no read may miss anything: members that were called down are back, and
 /// who was cut off without knowing it has been given its hints.
-const MENDED_WITHIN: Duration = Duration::from_secs(5);
+const MENDED_WITHIN: Duration = Duration::from_secs(4);
 /// A pause of less than the time after which a node notices it, and what others need to notice it, shows
 /// as reads of what was there that long ago.
 const UNNOTICED: Duration = Duration::from_millis(700);
@@ -79,6 +80,8 @@ pub struct Run {
     pub rested_after: Duration,
     /// Covers everything that happened.
     pub trace_hash: u64,
+    /// A failed run as the beginning of a scenario file.
+    pub script: String,
 }
 
 /// Runs one seed.
@@ -203,9 +206,8 @@ impl Stage {
             Mood::Forget | Mood::Churn | Mood::Rolling => 30 + self.dice.index(120),
             Mood::Tombstones => 8 + self.dice.index(40),
             Mood::Everything => 3 + self.dice.index(60),
-            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Split | Mood::Pauses | Mood::Crashes => {
-                3 + self.dice.index(6)
-            }
+            Mood::Split => 3 + self.dice.index(30),
+            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes => 3 + self.dice.index(6),
         };
         let keys = (0..count).map(|number| key_of(&format!("k{number}")));
         let keys: Vec<usize> = keys.map(|key| self.world.history.key(key)).collect();
@@ -250,7 +252,7 @@ impl Stage {
     fn rest(&mut self) -> Duration {
         self.mended_at = self.world.now;
         let world = &mut self.world;
-        world.network.heal();
+        world.heal();
         world.network.weather = Weather { jitter: Duration::from_millis(1), ..Weather::default() };
         for node in 0..world.hosts.len() {
             world.hosts[node].starved_by = Duration::ZERO;
@@ -394,7 +396,12 @@ impl Stage {
         claims.mended_from = Some(self.mended_at + MENDED_WITHIN);
         let world = &self.world;
         let mut findings = checker::judge(&world.history, &world.hosts, claims, self.probes_from);
-        findings.violations.append(&mut self.violations);
+        // What the simulator saw itself explains more than what clients saw of it.
+        self.violations.append(&mut findings.violations);
+        findings.violations = self.violations;
+        let key = findings.violations.iter().find_map(|violation| key_in(&violation.story));
+        let script = key.map(|key| retell::script(&self.world, self.first, &self.config, key));
+        let script = script.unwrap_or_default();
         Run {
             seed: world.seed,
             mood: self.mood,
@@ -406,8 +413,14 @@ impl Stage {
             simulated: world.now.since(BEGIN),
             rested_after,
             trace_hash: world.trace_hash(),
+            script,
         }
     }
+}
+
+/// The key that a story is about.
+fn key_in(story: &str) -> Option<&str> {
+    story.strip_prefix("key ")?.split(':').next()
 }
 
 fn config_of(mood: Mood, dice: &mut Dice) -> Config {

@@ -109,6 +109,8 @@ pub struct World {
     pub history: History,
     /// Datagrams that arrived so far.
     pub datagrams: u64,
+    /// What was done to it, as commands of a script.
+    pub journal: Vec<(Instant, String)>,
     /// Every event is printed.
     pub is_traced: bool,
     events: BinaryHeap<Reverse<Entry>>,
@@ -133,6 +135,7 @@ impl World {
             clients: Vec::new(),
             history: History::default(),
             datagrams: 0,
+            journal: Vec::new(),
             is_traced: false,
             events: BinaryHeap::new(),
             sequence: 0,
@@ -144,8 +147,20 @@ impl World {
 
     /// Starts a process on a machine; a running one is killed first.
     pub fn start(&mut self, node: usize) {
+        self.write_down(format!("start n{node}"));
+        self.launch(node);
+    }
+
+    /// Starts a process on a machine that knows of itself and one other, as somebody adds a node.
+    pub fn join(&mut self, node: usize, via: usize) {
+        self.write_down(format!("join n{node} via n{via}"));
+        self.hosts[node].members = vec![self.hosts[node].address, self.hosts[via].address];
+        self.launch(node);
+    }
+
+    fn launch(&mut self, node: usize) {
         if self.hosts[node].state != State::Down {
-            self.crash(node);
+            self.end(node);
         }
         self.note("start", node as u64, 0);
         self.hosts[node].start(self.now);
@@ -154,15 +169,10 @@ impl World {
         }
     }
 
-    /// Starts a process on a machine that knows of itself and one other, as somebody adds a node.
-    pub fn join(&mut self, node: usize, via: usize) {
-        self.hosts[node].members = vec![self.hosts[node].address, self.hosts[via].address];
-        self.start(node);
-    }
-
     /// Asks a process to hand everything over and end; `false` when it runs not, or there is nobody.
     pub fn leave(&mut self, node: usize) -> bool {
         self.note("leave", node as u64, 0);
+        self.write_down(format!("leave n{node}"));
         let host = &self.hosts[node];
         let process = host.process.as_ref().filter(|_| host.state == State::Up);
         process.is_some_and(|process| process.node.begin_leaving())
@@ -170,6 +180,7 @@ impl World {
 
     /// Kills a machine's process; its memory is lost.
     pub fn crash(&mut self, node: usize) {
+        self.write_down(format!("crash n{node}"));
         self.end(node);
     }
 
@@ -184,6 +195,7 @@ impl World {
     /// Stops a machine's process.
     pub fn pause(&mut self, node: usize) {
         self.note("pause", node as u64, 0);
+        self.write_down(format!("pause n{node}"));
         self.history.absences.push((node, self.now, Instant::FAR));
         self.hosts[node].pause();
     }
@@ -191,6 +203,7 @@ impl World {
     /// Lets a stopped process go on.
     pub fn resume(&mut self, node: usize) {
         self.note("resume", node as u64, 0);
+        self.write_down(format!("resume n{node}"));
         let of_node = |absence: &&mut (usize, Instant, Instant)| absence.0 == node;
         if let Some(absence) = self.history.absences.iter_mut().rev().find(of_node) {
             absence.2 = absence.2.min(self.now);
@@ -203,12 +216,26 @@ impl World {
     /// Cuts the links between two groups of nodes, in one direction or both.
     pub fn partition(&mut self, some: &[usize], others: &[usize], both_ways: bool) {
         self.note("partition", some.len() as u64, others.len() as u64);
+        let names =
+            |nodes: &[usize]| nodes.iter().map(|node| format!("n{node}")).collect::<Vec<_>>().join(" ");
+        let (command, between) = if both_ways { ("partition", '|') } else { ("cut", '>') };
+        self.write_down(format!("{command} {}{between}{}", names(some), names(others)));
         for (&a, &b) in some.iter().flat_map(|a| others.iter().map(move |b| (a, b))) {
             self.network.cut(Place::Node(a), Place::Node(b));
             if both_ways {
                 self.network.cut(Place::Node(b), Place::Node(a));
             }
         }
+    }
+
+    /// Joins what was cut.
+    pub fn heal(&mut self) {
+        self.write_down("heal".into());
+        self.network.heal();
+    }
+
+    fn write_down(&mut self, command: String) {
+        self.journal.push((self.now, command));
     }
 
     /// Adds a client; it acts when it is woken.
