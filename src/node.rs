@@ -248,7 +248,7 @@ impl Node {
                 coordinator.on_stored(turn, from, token, outcome, existed);
             }
             Message::Undo { token, key, version, request } => {
-                let write = Write { key, version, value: None, request };
+                let write = Write { key, version, value: None, is_set: false, request };
                 coordinator.on_undo(turn, from, token, &write);
             }
             Message::Undone { token } => coordinator.on_undone(turn, from, token),
@@ -260,6 +260,7 @@ impl Node {
                 coordinator.on_read_miss(turn, from, token, unknown, removed);
             }
             Message::ReadValue { token, value, .. } => coordinator.on_read_value(turn, token, value),
+            Message::ReadRecord { .. } => coordinator.on_record(turn, from, message),
             Message::Hint { write } => coordinator.on_hint(turn, from, &write),
             Message::HintStored { key, version } => {
                 if self.replica.hints.on_stored(turn.view.member(from).id, &key, version) {

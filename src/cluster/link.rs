@@ -72,6 +72,7 @@ impl Link {
             | Message::ReadHit { .. }
             | Message::ReadMiss { .. }
             | Message::ReadValue { .. }
+            | Message::ReadRecord { .. }
             | Message::Hint { .. }
             | Message::HintStored { .. }
             | Message::CatchUp { .. }

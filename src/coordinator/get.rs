@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use violet_client::{Key, Response, Status, Value};
 
 /// A read that has not been answered for this long is given up; the client repeats it.
-const READ_MAX: Duration = Duration::from_secs(1);
+pub(super) const READ_MAX: Duration = Duration::from_secs(1);
 /// A front end whose last read came at least this long ago counts as idle. (Reads in progress would
 /// say little: on a busy machine a front end may have none and every question still costs.)
 const IDLE_AFTER: Duration = Duration::from_millis(10);
@@ -34,30 +34,30 @@ pub const HEDGE_CREDIT_MAX: u64 = 50 * HEDGE_COST;
 /// A read that waits for replicas.
 #[derive(Clone, Debug)]
 pub struct ReadOp {
-    client: Client,
-    key: Key,
+    pub(super) client: Client,
+    pub(super) key: Key,
     request: RequestKey,
     role: ReadRole,
     quorum: bool,
-    started: Instant,
+    pub(super) started: Instant,
     /// How many of the asked say for sure that a key is missing.
-    majority: usize,
+    pub(super) majority: usize,
     /// All replicas have been down for so long that nobody waits for them.
     forgotten: bool,
-    asked: Vec<Asked>,
+    pub(super) asked: Vec<Asked>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Asked {
-    member: MemberId,
+pub(super) struct Asked {
+    pub(super) member: MemberId,
     primary: bool,
     /// It is an owner in the oldest layout that is being replaced.
     oldest: bool,
-    state: AskedState,
+    pub(super) state: AskedState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum AskedState {
+pub(super) enum AskedState {
     Not,
     /// Asked, in this role, and silent so far.
     Waiting(ReadRole),
@@ -155,7 +155,7 @@ impl ReadOp {
     /// miss, a replica among them (or none is left to wait for); or a majority of the replicas does
     /// and the others are catching up. A majority alone would not do: two replicas that lost their
     /// memory must not outvote the third.
-    fn may_say_missing(&self) -> bool {
+    pub(super) fn may_say_missing(&self) -> bool {
         let removed = self.removed();
         // What is older than a removal that somebody remembers is none.
         let missed = |asked: &&Asked| match asked.state {
@@ -173,7 +173,7 @@ impl ReadOp {
     }
 
     /// Notes what is known of a member now; says whether a question to it was open.
-    fn set(&mut self, member: MemberId, state: AskedState) -> bool {
+    pub(super) fn set(&mut self, member: MemberId, state: AskedState) -> bool {
         let Some(asked) = self.asked.iter_mut().find(|asked| asked.member == member) else { return false };
         let was_open = asked.is_open();
         asked.state = state;
@@ -214,7 +214,7 @@ impl Coordinator {
         self.settle_read(turn, token, op);
     }
 
-    fn read_op(
+    pub(super) fn read_op(
         &self,
         turn: &Turn<'_>,
         arrival: &Arrival<'_>,

@@ -7,6 +7,7 @@ use crate::ids::{MemberId, RequestKey, Token, Version};
 use crate::metrics::Metric;
 use crate::outbox::Lane;
 use crate::peer::{Message, ReadRole, Write, WriteOutcome};
+use crate::storage::Record;
 use violet_client::wire;
 use violet_client::{Key, Response, Status, Value};
 
@@ -73,6 +74,7 @@ impl Coordinator {
         let meta = match role {
             ReadRole::Confirm => self.replica.meta(partition, &key),
             ReadRole::Answer | ReadRole::Return => self.replica.read(partition, &key, &mut bytes),
+            ReadRole::Record => return self.send_record(turn, from, token, &key),
         };
         let hit = meta.filter(|meta| serves && !meta.removed && at_least <= meta.version);
         let Some(meta) = hit else {
@@ -82,7 +84,7 @@ impl Coordinator {
         let version = meta.version;
         let value = Value { bytes: &bytes, version: meta.client_version };
         let message = match role {
-            ReadRole::Confirm => Message::ReadHit { token, version, answered: false },
+            ReadRole::Confirm | ReadRole::Record => Message::ReadHit { token, version, answered: false },
             ReadRole::Return => Message::ReadValue { token, version, value },
             ReadRole::Answer => {
                 let response = Response { value: Some(value), ..Response::of_status(id, Status::Success) };
@@ -102,10 +104,9 @@ impl Coordinator {
         let partition = Self::partition_of(turn, &key);
         let Some(to) = turn.view.index_of(to).filter(|to| turn.view.is_owner(partition, *to)) else { return };
         let mut bytes = Vec::new();
-        let Some(meta) = self.replica.read(partition, &key, &mut bytes) else { return };
-        let value = Value { bytes: &bytes, version: meta.client_version };
-        let value = (!meta.removed).then_some(value);
-        let write = Write { key, version: meta.version, value, request: RequestKey(0) };
+        let Some(record) = self.replica.read_record(partition, &key, &mut bytes) else { return };
+        let Record { version, value, is_set } = record;
+        let write = Write { key, version, value, is_set, request: RequestKey(0) };
         turn.outbox.count(Metric::ReadRepairs);
         self.link.send(turn.now, turn.view, to, &Message::Hint { write }, turn.outbox);
     }

@@ -2,7 +2,7 @@
 //! one operation over the replicas.
 //!
 //! [`Coordinator::on_datagram`] decodes and dispatches. A mutation goes to the first usable member of
-//! its key's preference list (`put`), a read fans out from the front end (`get`). What must wait for
+//! its key's preference list (`put`), a read fans out from the front end (`get`, `siblings`). What must wait for
 //! another member sits in a [`pending`] table with a deadline. Every request is settled in the loss
 //! ledger exactly once: answered, passed on, or dropped under one reason.
 
@@ -14,6 +14,7 @@ pub mod put;
 pub mod recall;
 pub mod replicate;
 pub mod reply_cache;
+pub mod siblings;
 
 use crate::cluster::ClusterView;
 use crate::cluster::fence::Fence;
@@ -28,9 +29,11 @@ use crate::time::{Duration, Instant, UsualDuration};
 use clients::Clients;
 use get::ReadOp;
 use pending::Pending;
+use put::Change;
 use recall::RecallOp;
 use replicate::WriteOp;
 use reply_cache::{Admission, Progress, ReplyCache};
+use siblings::Gather;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -155,6 +158,7 @@ pub struct Coordinator {
     writes: Pending<WriteOp>,
     recalls: Pending<RecallOp>,
     reads: Pending<ReadOp>,
+    gathers: Pending<Gather>,
     /// Time until a replica acknowledges a write.
     usual_ack: UsualDuration,
     /// Time until a read is settled.
@@ -204,6 +208,7 @@ impl Coordinator {
             writes: Pending::new(parts.pending_max, parts.seed),
             recalls: Pending::new(parts.pending_max, parts.seed),
             reads: Pending::new(parts.pending_max, parts.seed),
+            gathers: Pending::new(siblings::GATHERS_MAX.min(parts.pending_max), parts.seed),
             usual_ack: UsualDuration::default(),
             usual_read: UsualDuration::default(),
             last_read_at: AtomicU64::new(0),
@@ -305,8 +310,15 @@ impl Coordinator {
         let mut answer = |response: Response<'_>| self.answer(turn, &arrival.client, &response);
         let response = Response::of_status(request.id, Status::Success);
         match request.operation {
-            Operation::Put { key, value } => self.route_write(turn, arrival, key, Some(value)),
-            Operation::Remove { key } => self.route_write(turn, arrival, key, None),
+            Operation::Put { key, value } => self.route_write(turn, arrival, key, Change::Put(value)),
+            Operation::Remove { key } => self.route_write(turn, arrival, key, Change::Remove),
+            Operation::PutWithContext { key, context, value } => {
+                if siblings::is_possible(context, turn.now) {
+                    return self.route_write(turn, arrival, key, Change::PutWithContext(context, value));
+                }
+                self.answer_status(turn, &arrival.client, Status::Malformed);
+            }
+            Operation::GetSiblings { key } => self.start_gather(turn, arrival, key),
             Operation::Get { key } => self.start_read(turn, arrival, key),
             Operation::Wipeout => self.wipe(turn, arrival),
             Operation::Shutdown => {
@@ -324,11 +336,7 @@ impl Coordinator {
                 self.answer_text(turn, &arrival.client, &text);
             }
             // The first two are answered by the node at the front end; nobody passes them on.
-            Operation::GetStats
-            | Operation::Leave
-            | Operation::PutWithContext { .. }
-            | Operation::GetSiblings { .. }
-            | Operation::Unknown(_) => {
+            Operation::GetStats | Operation::Leave | Operation::Unknown(_) => {
                 answer(Response::of_status(request.id, Status::UnknownCommand));
             }
         }
@@ -419,10 +427,7 @@ impl Coordinator {
                 Err(())
             }
             Admission::Known(Progress::Done(status)) => {
-                turn.outbox.count(Metric::RepliesRepeated);
-                turn.outbox.count(Metric::Answered);
-                let response = Response::of_status(arrival.client.id, status);
-                self.reply(turn, &arrival.client, &response);
+                self.answer_again(turn, &arrival.client, arrival.datagram, status);
                 Err(())
             }
             Admission::Full => {
@@ -430,6 +435,19 @@ impl Coordinator {
                 Err(())
             }
         }
+    }
+
+    /// Answers a repeat of a mutation of which only the status is remembered.
+    fn answer_again(&self, turn: &mut Turn<'_>, client: &Client, datagram: &[u8], status: Status) {
+        turn.outbox.count(Metric::RepliesRepeated);
+        self.answer_mutation(turn, client, status, siblings::forgotten_reply(datagram).as_deref());
+    }
+
+    /// Answers a mutation; `reply` is what a success carries beside its status.
+    fn answer_mutation(&self, turn: &mut Turn<'_>, client: &Client, status: Status, reply: Option<&[u8]>) {
+        let reply = reply.filter(|_| status == Status::Success);
+        let value = reply.map(|bytes| Value { bytes, version: 0 });
+        self.answer(turn, client, &Response { value, ..Response::of_status(client.id, status) });
     }
 
     /// WIPEOUT: this node forgets what it holds, once per request.
@@ -477,6 +495,10 @@ impl Coordinator {
             let Some(token) = self.reads.due(turn.now) else { break };
             self.on_read_timeout(turn, token);
         }
+        for _ in 0..DUE_MAX {
+            let Some(token) = self.gathers.due(turn.now) else { break };
+            self.on_gather_timeout(turn, token);
+        }
     }
 
     /// This node was away: reads and questions that were open then are given up. Writes go on; their
@@ -484,6 +506,9 @@ impl Coordinator {
     pub fn abandon(&self, turn: &mut Turn<'_>) {
         for op in self.reads.drain() {
             self.release(turn, &op);
+            turn.outbox.count(Metric::DroppedFenced);
+        }
+        for _ in self.gathers.drain() {
             turn.outbox.count(Metric::DroppedFenced);
         }
         for op in self.recalls.drain() {
@@ -499,19 +524,21 @@ impl Coordinator {
     /// The earliest deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
-        self.writes.earliest().min(self.reads.earliest()).min(self.recalls.earliest())
+        let reads = self.reads.earliest().min(self.gathers.earliest());
+        self.writes.earliest().min(reads).min(self.recalls.earliest())
     }
 
     /// Operations in progress: writes, reads.
     #[must_use]
     pub fn in_progress(&self) -> (usize, usize) {
-        (self.writes.len(), self.reads.len())
+        (self.writes.len(), self.reads.len() + self.gathers.len())
     }
 
     /// Requests that entered and wait for other members: the ledger's remainder, counted by itself.
     #[must_use]
     pub fn unanswered(&self) -> usize {
-        self.writes.count(WriteOp::is_unanswered) + self.reads.len() + self.recalls.len()
+        let reads = self.reads.len() + self.gathers.len();
+        self.writes.count(WriteOp::is_unanswered) + reads + self.recalls.len()
     }
 
     /// Bytes taken by the reply cache.

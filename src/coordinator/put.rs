@@ -10,23 +10,52 @@
 
 use super::replicate::{Phase, WriteOp};
 use super::reply_cache::Progress;
-use super::{Arrival, Coordinator, Turn};
+use super::{Arrival, Coordinator, Turn, siblings};
 use crate::cluster::Holder;
 use crate::config::ReplyMode;
 use crate::ids::{Token, Version};
 use crate::metrics::Metric;
 use crate::peer::{Message, Write, WriteOutcome};
 use crate::time::Duration;
-use violet_client::{Key, Response, Status, Value};
+use violet_client::wire::Context;
+use violet_client::{Key, Operation, Response, Status, Value};
 
 /// What a mutation does, and who answers for its key now.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Mutation<'a> {
     pub(super) partition: u16,
     pub(super) key: Key,
-    /// The value to store; `None` removes.
-    pub(super) value: Option<Value<'a>>,
+    pub(super) change: Change<'a>,
     pub(super) holders: &'a [Holder],
+}
+
+/// What a mutation does to its key.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change<'a> {
+    /// A value replaces all that is there.
+    Put(Value<'a>),
+    /// A value replaces what its writer has seen.
+    PutWithContext(Context<'a>, Value<'a>),
+    /// Nothing is left.
+    Remove,
+}
+
+impl<'a> Change<'a> {
+    /// The change that a request asks for, and of which key.
+    pub(super) fn of(operation: &Operation<'a>) -> Option<(Key, Self)> {
+        match *operation {
+            Operation::Put { key, value } => Some((key, Self::Put(value))),
+            Operation::PutWithContext { key, context, value } => {
+                Some((key, Self::PutWithContext(context, value)))
+            }
+            Operation::Remove { key } => Some((key, Self::Remove)),
+            _ => None,
+        }
+    }
+
+    fn is_removal(&self) -> bool {
+        matches!(self, Self::Remove)
+    }
 }
 
 /// A replica that had no memory is not offered new keys for this long.
@@ -39,7 +68,7 @@ impl Coordinator {
         turn: &mut Turn<'_>,
         arrival: &Arrival<'_>,
         key: Key,
-        value: Option<Value<'_>>,
+        change: Change<'_>,
     ) {
         let partition = Self::partition_of(turn, &key);
         // Who repeats a request that was passed on has had no answer: whoever is silent by now is
@@ -60,7 +89,7 @@ impl Coordinator {
         // While catching up this node cannot know what exists: the next holder coordinates, unless
         // the request has come round to all of them.
         let went_round = holders.len() <= usize::from(arrival.hops);
-        let mutation = Mutation { partition, key, value, holders };
+        let mutation = Mutation { partition, key, change, holders };
         if is_mine && (self.fence.serves(partition) || went_round) {
             return self.start_write(turn, arrival, &mutation);
         }
@@ -122,7 +151,7 @@ impl Coordinator {
         mutation: &Mutation<'_>,
         resumed: bool,
     ) {
-        let Mutation { partition, key, value, holders } = *mutation;
+        let Mutation { partition, key, change, holders } = *mutation;
         turn.outbox.count(Metric::WritesCoordinated);
         let meta = self.replica.meta(partition, &key);
         let existed = meta.is_some_and(|meta| !meta.removed);
@@ -133,13 +162,14 @@ impl Coordinator {
             partition,
             version: Version::default(),
             phase: Phase::Writing,
-            removal: value.is_none(),
+            removal: change.is_removal(),
             // With no replica in reach nobody knows: the removal is kept, with hints, like a write.
-            only_if_present: value.is_none() && !existed && holders.iter().any(|holder| holder.primary),
+            only_if_present: change.is_removal() && !existed && holders.iter().any(|holder| holder.primary),
             existed,
             answered: false,
             moving: holders.iter().any(|holder| holder.former),
             restarts: 0,
+            reply: siblings::first_reply(&change),
             targets: Vec::with_capacity(holders.len()),
         };
         if resumed {
@@ -151,18 +181,25 @@ impl Coordinator {
             op.version = meta.version;
             return self.replicate(turn, token, op, holders);
         }
-        if value.is_none() && meta.is_some_and(|meta| meta.removed) {
+        if change.is_removal() && meta.is_some_and(|meta| meta.removed) {
             self.add_targets(turn, &mut op, holders);
             return self.finish(turn, &op);
         }
         if let Some(meta) = meta {
             self.clock.observe(meta.version.time);
         }
-        op.version = self.clock.next(turn.now);
-        if value.is_some() && !existed && self.lacks_space(turn, holders) {
+        if !change.is_removal() && !existed && self.lacks_space(turn, holders) {
             return self.refuse_space(turn, &op);
         }
-        let write = Write { key, version: op.version, value, request: op.request };
+        let value = match change {
+            Change::Put(value) if !meta.is_some_and(|meta| meta.is_set()) => Some(value),
+            Change::Remove => None,
+            Change::Put(_) | Change::PutWithContext(..) => {
+                return self.run_set_write(turn, token, op, &change, holders);
+            }
+        };
+        op.version = self.clock.next(turn.now);
+        let write = Write { key, version: op.version, value, is_set: false, request: op.request };
         if !op.only_if_present {
             let (outcome, _) = self.replica.apply(partition, &write, existed, false);
             if outcome == WriteOutcome::NoSpace {
@@ -183,7 +220,13 @@ impl Coordinator {
 
     /// A new key is refused. An overwrite that does not fit takes the old value with it: a refused
     /// PUT must not leave the old value readable.
-    fn on_no_space_here(&self, turn: &mut Turn<'_>, token: Token, mut op: WriteOp, holders: &[Holder]) {
+    pub(super) fn on_no_space_here(
+        &self,
+        turn: &mut Turn<'_>,
+        token: Token,
+        mut op: WriteOp,
+        holders: &[Holder],
+    ) {
         if !op.existed {
             return self.refuse_space(turn, &op);
         }
@@ -210,7 +253,7 @@ impl Coordinator {
         if op.only_if_present {
             self.tell_holders(turn, op);
         }
-        self.answer(turn, &op.client, &Response::of_status(op.client.id, status));
+        self.answer_mutation(turn, &op.client, status, op.reply.as_deref());
     }
 
     /// A removal of what was not here left no write, and so no record, at the other holders.

@@ -6,15 +6,15 @@
 //! decides; when all know nothing, or are late, it is new. In quiet times nobody asks.
 
 use super::pending::Next;
-use super::put::Mutation;
+use super::put::{Change, Mutation};
 use super::reply_cache::Progress;
 use super::{Arrival, Client, Coordinator, Turn};
 use crate::ids::{MemberId, RequestKey, Token};
 use crate::metrics::Metric;
 use crate::peer::{Message, Recollection};
 use crate::time::{Duration, Instant};
+use violet_client::Status;
 use violet_client::wire::{self, Accept, Format};
-use violet_client::{Response, Status};
 
 /// A mutation that waits for what others remember.
 #[derive(Clone, Debug)]
@@ -107,19 +107,18 @@ impl Coordinator {
 
     fn repeat_reply(&self, turn: &mut Turn<'_>, op: &RecallOp, status: Status) {
         self.reply_cache.record(turn.now, op.request, Progress::Done(status));
-        turn.outbox.count(Metric::RepliesRepeated);
-        self.answer(turn, &op.client, &Response::of_status(op.client.id, status));
+        self.answer_again(turn, &op.client, &op.datagram, status);
     }
 
     fn execute(&self, turn: &mut Turn<'_>, op: &RecallOp) {
         let Ok(request) = wire::decode_request(&op.datagram, Accept::Auto) else { return };
-        let Some((key, value)) = request.operation.as_mutation() else { return };
+        let Some((key, change)) = Change::of(&request.operation) else { return };
         let arrival = Self::arrival_of(op);
         let partition = Self::partition_of(turn, &key);
         let holders = turn.view.holders(partition, turn.now, turn.suspect_after);
         let token = self.writes.token();
         self.reply_cache.record(turn.now, op.request, Progress::Running(token));
-        let mutation = Mutation { partition, key, value, holders: holders.as_slice() };
+        let mutation = Mutation { partition, key, change, holders: holders.as_slice() };
         self.run_write(turn, token, &arrival, &mutation, false);
     }
 

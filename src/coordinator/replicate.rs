@@ -14,8 +14,9 @@ use crate::config::WriteRule;
 use crate::ids::{MemberId, RequestKey, Token, Version};
 use crate::metrics::Metric;
 use crate::peer::{Message, Write, WriteOutcome};
+use crate::storage::Record;
 use crate::time::{Duration, Instant};
-use violet_client::{Key, Status, Value};
+use violet_client::{Key, Status};
 
 /// How often an undo is repeated before the client is answered anyway.
 const UNDO_TRIES_MAX: u8 = 6;
@@ -42,6 +43,8 @@ pub struct WriteOp {
     /// Some holders are former owners: who reads may ask them alone, so all must have it.
     pub(super) moving: bool,
     pub(super) restarts: u8,
+    /// What a success carries beside its status.
+    pub(super) reply: Option<Box<[u8]>>,
     pub(super) targets: Vec<Target>,
 }
 
@@ -123,13 +126,17 @@ impl Coordinator {
     /// nothing is held any more: it was wiped, or handed over to the replica that this node stood in
     /// for. A missing record must never become a removal.
     fn write_as_held<'a>(&self, op: &WriteOp, bytes: &'a mut Vec<u8>) -> Option<Write<'a>> {
-        let removal = Write { key: op.key, version: op.version, value: None, request: op.request };
+        let removal = Self::removal_of(op);
         if op.only_if_present {
             return Some(removal);
         }
-        let meta = self.replica.read(op.partition, &op.key, bytes)?;
-        let value = Value { bytes, version: meta.client_version };
-        Some(Write { version: meta.version, value: (!meta.removed).then_some(value), ..removal })
+        let Record { version, value, is_set } = self.replica.read_record(op.partition, &op.key, bytes)?;
+        Some(Write { version, value, is_set, ..removal })
+    }
+
+    fn removal_of(op: &WriteOp) -> Write<'static> {
+        let WriteOp { key, version, request, .. } = *op;
+        Write { key, version, value: None, is_set: false, request }
     }
 
     pub(super) fn add_targets(&self, turn: &Turn<'_>, op: &mut WriteOp, holders: &[Holder]) {
@@ -346,7 +353,7 @@ impl Coordinator {
         if !op.only_if_present || !op.existed {
             return;
         }
-        let write = Write { key: op.key, version: op.version, value: None, request: op.request };
+        let write = Self::removal_of(op);
         let _ = self.replica.apply(op.partition, &write, true, false);
         for &primary in turn.view.primaries(op.partition) {
             let id = turn.view.member(primary).id;
@@ -444,7 +451,7 @@ impl Coordinator {
     /// A holder is late to say whether it has the key that is to be removed, and may remove it yet: from
     /// here on the removal is kept like any other write, with hints for whoever has not spoken.
     fn remove_for_certain(&self, turn: &mut Turn<'_>, token: Token, op: &WriteOp) {
-        let write = Write { key: op.key, version: op.version, value: None, request: op.request };
+        let write = Self::removal_of(op);
         let _ = self.replica.apply(op.partition, &write, true, false);
         for &primary in turn.view.primaries(op.partition) {
             let id = turn.view.member(primary).id;

@@ -25,6 +25,8 @@ pub enum ReadRole {
     Return,
     /// Tell the front end the version only.
     Confirm,
+    /// Send the front end the record as it is, whatever it is.
+    Record,
 }
 
 /// A write as members pass it on.
@@ -36,6 +38,8 @@ pub struct Write<'a> {
     pub version: Version,
     /// The value, or `None` for a removal.
     pub value: Option<Value<'a>>,
+    /// The value's bytes are those of a set of siblings, to be merged with what is there.
+    pub is_set: bool,
     /// The client's request, so that whoever coordinates next knows that it is done.
     pub request: RequestKey,
 }
@@ -241,6 +245,19 @@ pub enum Message<'a> {
         /// The value.
         value: Value<'a>,
     },
+    /// What is kept under a key, in answer to [`ReadRole::Record`].
+    ReadRecord {
+        /// The front end's operation.
+        token: Token,
+        /// This node is catching up: it cannot know.
+        unknown: bool,
+        /// The record's version; the least one when there is none.
+        version: Version,
+        /// The value; `None` for a removal, or nothing at all.
+        value: Option<Value<'a>>,
+        /// The value's bytes are those of a set of siblings.
+        is_set: bool,
+    },
     /// Deliver a write that was kept for the receiver.
     Hint {
         /// What was kept.
@@ -346,6 +363,7 @@ impl<'a> Message<'a> {
             | Self::ReadHit { .. }
             | Self::ReadMiss { .. }
             | Self::ReadValue { .. }
+            | Self::ReadRecord { .. }
             | Self::HintStored { .. }
             | Self::HintsLeft { .. }
             | Self::Recalled { .. }
@@ -412,6 +430,7 @@ impl<'a> Message<'a> {
                     ReadRole::Answer => 0,
                     ReadRole::Return => 1,
                     ReadRole::Confirm => 2,
+                    ReadRole::Record => 3,
                 });
                 push_address(out, *client);
                 out.push(u8::from(*format == Format::Protobuf));
@@ -500,6 +519,13 @@ impl<'a> Message<'a> {
                 push_u64(out, to.0);
                 push_key(out, key);
             }
+            Self::ReadRecord { token, unknown, version, value, is_set } => {
+                out.push(24);
+                push_u64(out, *token);
+                out.push(u8::from(*unknown));
+                push_version(out, *version);
+                push_content(out, *value, *is_set);
+            }
             Self::Ping => out.push(15),
             Self::Pong => out.push(16),
         }
@@ -552,6 +578,7 @@ impl<'a> Message<'a> {
                     0 => ReadRole::Answer,
                     1 => ReadRole::Return,
                     2 => ReadRole::Confirm,
+                    3 => ReadRole::Record,
                     _ => return None,
                 },
                 client: reader.address()?,
@@ -598,6 +625,11 @@ impl<'a> Message<'a> {
                 Self::Compared { asked_at, wiped_at, roots: Roots::over(reader.rest()) }
             }
             22 => Self::Covered { roots: Roots::over(reader.rest()) },
+            24 => {
+                let (token, unknown, version) = (reader.u64()?, reader.flag()?, reader.version()?);
+                let (value, is_set) = reader.content()?;
+                Self::ReadRecord { token, unknown, version, value, is_set }
+            }
             23 => Self::Mend { to: MemberId(reader.u64()?), key: reader.key()? },
             _ => return None,
         };
@@ -625,14 +657,19 @@ pub(super) fn push_value(out: &mut Vec<u8>, value: Value<'_>) {
     out.extend_from_slice(value.bytes);
 }
 
+/// What is kept under a key: nothing (a removal), a value, or a set.
+pub(super) fn push_content(out: &mut Vec<u8>, value: Option<Value<'_>>, is_set: bool) {
+    out.push(u8::from(value.is_some()) + u8::from(value.is_some() && is_set));
+    if let Some(value) = value {
+        push_value(out, value);
+    }
+}
+
 fn push_write(out: &mut Vec<u8>, write: &Write<'_>) {
     push_version(out, write.version);
     push_request(out, &write.request);
     push_key(out, &write.key);
-    out.push(u8::from(write.value.is_some()));
-    if let Some(value) = write.value {
-        push_value(out, value);
-    }
+    push_content(out, write.value, write.is_set);
 }
 
 fn push_request(out: &mut Vec<u8>, request: &RequestKey) {
@@ -726,8 +763,17 @@ impl<'a> Reader<'a> {
         let version = self.version()?;
         let request = self.request()?;
         let key = self.key()?;
-        let value = if self.flag()? { Some(self.value()?) } else { None };
-        Some(Write { key, version, value, request })
+        let (value, is_set) = self.content()?;
+        Some(Write { key, version, value, is_set, request })
+    }
+
+    pub(super) fn content(&mut self) -> Option<(Option<Value<'a>>, bool)> {
+        Some(match self.u8()? {
+            0 => (None, false),
+            1 => (Some(self.value()?), false),
+            2 => (Some(self.value()?), true),
+            _ => return None,
+        })
     }
 
     fn address(&mut self) -> Option<SocketAddr> {
@@ -750,7 +796,7 @@ mod tests {
         let version = Version { time: 7, writer: 9 };
         let request = RequestKey(5);
         let value = Value { bytes: b"value", version: -2 };
-        let write = Write { key, version, value: Some(value), request };
+        let write = Write { key, version, value: Some(value), is_set: false, request };
         let client: SocketAddr = "[::1]:9".parse().expect("an address");
         let v4: SocketAddr = "127.0.0.1:9".parse().expect("an address");
         vec![
@@ -792,7 +838,10 @@ mod tests {
             Message::ReadHit { token: 5, version, answered: true },
             Message::ReadMiss { token: 6, unknown: true, removed: version },
             Message::ReadValue { token: 7, version, value },
+            Message::ReadRecord { token: 8, unknown: true, version, value: None, is_set: false },
+            Message::ReadRecord { token: 9, unknown: false, version, value: Some(value), is_set: true },
             Message::Hint { write },
+            Message::Hint { write: Write { is_set: true, ..write } },
             Message::HintStored { key, version },
             Message::CatchUp { round: 1 },
             Message::HintsLeft {

@@ -5,12 +5,18 @@
 //! came; whoever asks goes on from there. Numbers are little endian. A request that is not one to the
 //! last byte is none.
 
-use super::message::{Reader, push_key, push_u64, push_value, push_version};
+use super::bulk::FRAME_BYTES_MAX;
+use super::message::{Reader, push_content, push_key, push_u64, push_version};
 use crate::ids::Version;
+use violet_client::wire::siblings::SIBLINGS_BYTES_MAX;
 use violet_client::{Key, Value};
 
 /// Bytes after which an answer takes nothing more in.
 pub const ANSWER_BYTES: usize = 160 * 1024;
+const _: () = assert!(
+    ANSWER_BYTES + SIBLINGS_BYTES_MAX + 1_024 <= FRAME_BYTES_MAX,
+    "the largest record still fits when one byte more would have been too much"
+);
 /// Sums per digest.
 pub const DIGEST_LEAVES: usize = 32;
 
@@ -86,6 +92,8 @@ pub struct Listed {
     pub version: Version,
     /// It is a tombstone.
     pub removed: bool,
+    /// Stands for what it holds if it is a set of siblings; 0 if it is none.
+    pub contents: u64,
 }
 
 /// A record as it stands in an answer to [`Request::Records`].
@@ -99,6 +107,8 @@ pub struct Copied<'a> {
     pub version: Version,
     /// The value; `None` is a tombstone.
     pub value: Option<Value<'a>>,
+    /// The value's bytes are those of a set of siblings.
+    pub is_set: bool,
 }
 
 /// Appends the answer to [`Request::Digests`]: the sums of each partition, in the order asked.
@@ -150,7 +160,14 @@ impl<'a> Answer<'a> {
     pub fn list(&mut self, listed: &Listed) {
         push_u16(self.out, listed.partition);
         push_version(self.out, listed.version);
-        self.out.push(u8::from(listed.removed));
+        self.out.push(match (listed.removed, listed.contents) {
+            (true, _) => 1,
+            (false, 0) => 0,
+            (false, _) => 2,
+        });
+        if listed.contents != 0 {
+            push_u64(self.out, listed.contents);
+        }
         push_key(self.out, &listed.key);
     }
 
@@ -159,10 +176,7 @@ impl<'a> Answer<'a> {
         push_u16(self.out, copied.partition);
         push_version(self.out, copied.version);
         push_key(self.out, &copied.key);
-        self.out.push(u8::from(copied.value.is_some()));
-        if let Some(value) = copied.value {
-            push_value(self.out, value);
-        }
+        push_content(self.out, copied.value, copied.is_set);
     }
 }
 
@@ -174,8 +188,13 @@ pub fn keys(bytes: &[u8]) -> Option<(usize, Vec<Listed>)> {
     let one = |reader: &mut Reader<'_>| {
         let partition = reader.u16()?;
         let version = reader.version()?;
-        let removed = reader.flag()?;
-        Some(Listed { partition, version, removed, key: reader.key()? })
+        let (removed, contents) = match reader.u8()? {
+            0 => (false, 0),
+            1 => (true, 0),
+            2 => (false, reader.u64().filter(|contents| *contents != 0)?),
+            _ => return None,
+        };
+        Some(Listed { partition, version, removed, contents, key: reader.key()? })
     };
     Some((covered, all(reader, one)?))
 }
@@ -189,8 +208,8 @@ pub fn records(bytes: &[u8], mut each: impl FnMut(&Copied<'_>)) -> Option<usize>
         let partition = reader.u16()?;
         let version = reader.version()?;
         let key = reader.key()?;
-        let value = if reader.flag()? { Some(reader.value()?) } else { None };
-        each(&Copied { partition, key, version, value });
+        let (value, is_set) = reader.content()?;
+        each(&Copied { partition, key, version, value, is_set });
     }
     Some(covered)
 }
@@ -222,18 +241,20 @@ mod tests {
     #[test]
     fn answers_survive_the_wire() {
         let version = Version { time: 1, writer: 2 };
-        let listed = Listed { partition: 3, key: key(b"k"), version, removed: true };
+        let listed = Listed { partition: 3, key: key(b"k"), version, removed: true, contents: 0 };
+        let set = Listed { removed: false, contents: 1 << 40, ..listed };
         let mut bytes = Vec::new();
         let mut answer = Answer::new(&mut bytes);
         answer.list(&listed);
+        answer.list(&set);
         answer.cover();
         answer.cover();
-        assert_eq!(keys(&bytes), Some((2, vec![listed])));
+        assert_eq!(keys(&bytes), Some((2, vec![listed, set])));
 
         let value = Some(Value { bytes: b"value", version: -1 });
         let copies = [
-            Copied { partition: 3, key: key(b"k"), version, value },
-            Copied { partition: 4, key: key(b"l"), version, value: None },
+            Copied { partition: 3, key: key(b"k"), version, value, is_set: true },
+            Copied { partition: 4, key: key(b"l"), version, value: None, is_set: false },
         ];
         let mut bytes = Vec::new();
         let mut answer = Answer::new(&mut bytes);

@@ -7,7 +7,8 @@
 
 use crate::ids::{MemberId, RequestKey, Version};
 use crate::peer::Write;
-use crate::storage::Budget;
+use crate::storage::siblings::{self, Joined};
+use crate::storage::{Budget, Record};
 use crate::time::{Duration, Instant};
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -26,6 +27,7 @@ pub struct Hint {
     request: RequestKey,
     /// The value and the client's number; `None` is a removal.
     value: Option<(Bytes, i32)>,
+    is_set: bool,
     sent_at: Instant,
 }
 
@@ -34,7 +36,37 @@ impl Hint {
     #[must_use]
     pub fn write(&self, key: Key) -> Write<'_> {
         let value = self.value.as_ref().map(|(bytes, version)| Value { bytes, version: *version });
-        Write { key, version: self.version, value, request: self.request }
+        Write { key, version: self.version, value, is_set: self.is_set, request: self.request }
+    }
+
+    fn of(write: &Write<'_>) -> Self {
+        Self {
+            version: write.version,
+            request: write.request,
+            value: write.value.map(|value| (Bytes::copy_from_slice(value.bytes), value.version)),
+            is_set: write.is_set,
+            sent_at: Instant::ZERO,
+        }
+    }
+
+    /// This hint with a write that came later: `None` when it has all of that.
+    fn joined(&self, write: &Write<'_>) -> Option<Self> {
+        if !self.is_set && !write.is_set {
+            return (self.version < write.version).then(|| Self::of(write));
+        }
+        let mine = self.write(write.key);
+        let mine = Record { version: mine.version, value: mine.value, is_set: mine.is_set };
+        let theirs = Record { version: write.version, value: write.value, is_set: write.is_set };
+        match siblings::join(&mine, &theirs) {
+            Joined::Old => None,
+            Joined::New => Some(Self::of(write)),
+            Joined::Both { version, siblings } => {
+                let mut set = Vec::new();
+                siblings.encode(&mut set);
+                let value = Some((set.into(), 0));
+                Some(Self { version, value, is_set: true, ..Self::of(&Write { value: None, ..*write }) })
+            }
+        }
     }
 
     fn cost_bytes(&self) -> usize {
@@ -80,26 +112,22 @@ impl Hints {
         }
     }
 
-    /// Keeps a write for an absent member, unless a newer one for that key is kept already. `false`
-    /// when there is no room.
+    /// Keeps a write for an absent member, unless a newer one for that key is kept already; sets are
+    /// merged. `false` when there is no room.
     #[must_use]
     pub fn keep(&self, owner: MemberId, write: &Write<'_>) -> bool {
         let mut kept = self.kept.lock();
         let old = kept.by_owner.get(&owner).and_then(|owner| owner.hints.get(&write.key));
-        if old.is_some_and(|hint| write.version <= hint.version) {
-            return true;
-        }
         #[cfg(test)]
         if old.is_some() && self.keeps_older.load(std::sync::atomic::Ordering::Relaxed) {
             return true;
         }
-        let freed = old.map_or(0, Hint::cost_bytes);
-        let hint = Hint {
-            version: write.version,
-            request: write.request,
-            value: write.value.map(|value| (Bytes::copy_from_slice(value.bytes), value.version)),
-            sent_at: Instant::ZERO,
+        let hint = match old {
+            Some(old) => old.joined(write),
+            None => Some(Hint::of(write)),
         };
+        let Some(hint) = hint else { return true };
+        let freed = old.map_or(0, Hint::cost_bytes);
         let cost = hint.cost_bytes();
         if self.bytes_max < kept.bytes - freed + cost || !self.budget.take(cost, 0) {
             return false;
@@ -237,6 +265,7 @@ mod tests {
             key: Key::parse(key).expect("short enough"),
             version: Version { time, writer: 0 },
             value: Some(Value { bytes, version: 0 }),
+            is_set: false,
             request: RequestKey(0),
         };
         hints.keep(OWNER, &write)

@@ -7,10 +7,11 @@ pub mod transfer;
 use crate::ids::Version;
 use crate::peer::{Write, WriteOutcome};
 use crate::storage::digest::{ALL_LEAVES, Digest};
-use crate::storage::{Engine, Meta, Record, Usage, Written};
+use crate::storage::siblings::Siblings;
+use crate::storage::{Change, Engine, Meta, Record, Usage, Written};
 use hint::Hints;
 use std::sync::atomic::{AtomicU64, Ordering};
-use violet_client::Key;
+use violet_client::{Key, Value};
 
 /// This node's share of the data.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Replica {
         if only_if_present && self.engine.meta(partition, &write.key).is_none_or(|meta| meta.removed) {
             return (WriteOutcome::Applied, false);
         }
-        let record = Record { version: write.version, value: write.value };
+        let record = Record { version: write.version, value: write.value, is_set: write.is_set };
         match self.engine.write(partition, &write.key, &record, may_use_reserve) {
             Written::Stored { existed } => (WriteOutcome::Applied, existed),
             // What is newer than a removal was not there for it to find.
@@ -66,9 +67,41 @@ impl Replica {
         }
     }
 
-    /// Looks a key up and appends its value's bytes, if it has a value, to `value`.
+    /// Changes a key to a set of siblings in one step; see [`Engine::rewrite`]. The caller's own clock must
+    /// make the version: then it is later than any wipe-out.
+    pub fn rewrite(
+        &self,
+        partition: u16,
+        key: &Key,
+        may_use_reserve: bool,
+        change: Change<'_>,
+        set: &mut Vec<u8>,
+    ) -> Written {
+        self.engine.rewrite(partition, key, may_use_reserve, change, set)
+    }
+
+    /// Looks a key up and appends the bytes of its value, of siblings the newest, to `value`.
     pub fn read(&self, partition: u16, key: &Key, value: &mut Vec<u8>) -> Option<Meta> {
-        self.engine.read(partition, key, value)
+        let start = value.len();
+        let meta = self.engine.read(partition, key, value)?;
+        if !meta.is_set() {
+            return Some(meta);
+        }
+        let set = value.split_off(start);
+        let siblings = Siblings::decode(&set).unwrap_or_default();
+        let newest = siblings.newest();
+        value.extend_from_slice(newest.unwrap_or_default().bytes);
+        let client_version = newest.unwrap_or_default().version;
+        Some(Meta { removed: newest.is_none(), client_version, ..meta })
+    }
+
+    /// Looks a key up as it is held, for another member: the value of a set is its encoding.
+    pub fn read_record<'a>(&self, partition: u16, key: &Key, bytes: &'a mut Vec<u8>) -> Option<Record<'a>> {
+        bytes.clear();
+        let meta = self.engine.read(partition, key, bytes)?;
+        let value = Value { bytes, version: meta.client_version };
+        let value = (!meta.removed).then_some(value);
+        Some(Record { version: meta.version, value, is_set: meta.is_set() })
     }
 
     /// Looks a key up without its bytes.

@@ -1,7 +1,7 @@
 //! Copying what another member holds of some partitions: digests, then keys, then records.
 //!
 //! A [`Pull`] compares the other's digests with this node's, lists the keys of the leaves that differ,
-//! and fetches what is missing or older here. The other side only answers ([`answer`]); both are
+//! and fetches what is missing or older here, and sets of siblings that differ. The other side only answers ([`answer`]); both are
 //! functions of what is held, so a pull that breaks off is simply begun again. Equal leaves cost
 //! nothing but their sums.
 
@@ -10,6 +10,7 @@ use crate::ids::RequestKey;
 use crate::peer::transfer::{self, Answer, Copied, Listed, Request};
 use crate::peer::{Write, WriteOutcome};
 use crate::storage::digest::{Digest, LEAVES};
+use crate::storage::{Meta, Record};
 use std::collections::VecDeque;
 use violet_client::Key;
 
@@ -40,8 +41,8 @@ pub fn answer(replica: &Replica, question: &[u8], out: &mut Vec<u8>) -> bool {
                 replica.scan(partition, leaves, &mut |key, meta| {
                     listed += 1;
                     if listed <= LISTED_PER_LEAF_MAX {
-                        let (version, removed) = (meta.version, meta.removed);
-                        answer.list(&Listed { partition, key: *key, version, removed });
+                        let Meta { version, removed, contents, .. } = *meta;
+                        answer.list(&Listed { partition, key: *key, version, removed, contents });
                     }
                 });
                 answer.cover();
@@ -54,11 +55,9 @@ pub fn answer(replica: &Replica, question: &[u8], out: &mut Vec<u8>) -> bool {
                 if answer.is_full() {
                     break;
                 }
-                bytes.clear();
-                if let Some(meta) = replica.read(partition, &key, &mut bytes) {
-                    let value = violet_client::Value { bytes: &bytes, version: meta.client_version };
-                    let value = (!meta.removed).then_some(value);
-                    answer.copy(&Copied { partition, key, version: meta.version, value });
+                if let Some(record) = replica.read_record(partition, &key, &mut bytes) {
+                    let Record { version, value, is_set } = record;
+                    answer.copy(&Copied { partition, key, version, value, is_set });
                 }
                 answer.cover();
             }
@@ -183,15 +182,16 @@ impl Pull {
             return false;
         }
         // Old tombstones are copied, too: only then does their holder hear that all owners hold them.
-        let mine = replica.meta(listed.partition, &listed.key);
-        mine.is_none_or(|mine| mine.version < listed.version)
+        let Some(mine) = replica.meta(listed.partition, &listed.key) else { return true };
+        // A set takes in even what is older.
+        mine.version < listed.version || (mine.is_set() && mine.contents != listed.contents)
     }
 
     fn take_records(&mut self, replica: &Replica, bytes: &[u8]) -> Option<()> {
         let (mut copied, mut refused) = (0, 0);
         let covered = transfer::records(bytes, |record| {
-            let Copied { partition, key, version, value } = *record;
-            let write = Write { key, version, value, request: RequestKey(0) };
+            let Copied { partition, key, version, value, is_set } = *record;
+            let write = Write { key, version, value, is_set, request: RequestKey(0) };
             match replica.apply(partition, &write, true, false).0 {
                 WriteOutcome::Applied => copied += 1,
                 WriteOutcome::NoSpace => refused += 1,

@@ -109,6 +109,8 @@ pub struct Client {
     pub last_sent: Option<Vec<u8>>,
     /// The last reply that was no answer to its running request: who, and what it says.
     pub stray: Option<(usize, String)>,
+    /// The last reply of any kind.
+    pub last_heard: Option<Vec<u8>>,
 }
 
 impl Client {
@@ -133,6 +135,7 @@ impl Client {
             wipe_round: 0,
             last_sent: None,
             stray: None,
+            last_heard: None,
         }
     }
 
@@ -284,6 +287,7 @@ impl Client {
         history: &mut History,
     ) -> bool {
         let Some(Place::Node(node)) = Place::of(from) else { return false };
+        self.last_heard = Some(bytes.to_vec());
         self.compare(node, bytes, history);
         let Some(running) = &mut self.running else { return false };
         if port != PORT || (self.manners.needs_front_end && node != running.node) {

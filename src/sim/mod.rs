@@ -51,4 +51,6 @@ pub struct Bugs {
 }
 
 #[cfg(test)]
+mod siblings_tests;
+#[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 //! A partition's keys fall into [`LEAVES`] leaves, by the low bits of the hash whose top bits choose the
 //! partition. A leaf's sum adds up one number per record, tombstones included: a hash of its key, its
 //! version and whether it is a tombstone. The value's bytes are not in it, for a version is given to one
-//! write only. So the sum can be kept while records come and go, at the price of two short hashes per
+//! write only; but sets of siblings of one version may differ, so theirs are. So the sum can be kept while records come and go, at the price of two short hashes per
 //! change, and does not depend on their order.
 //!
 //! The sum wraps around and is not an exclusive or. With the latter a contribution that is counted twice
@@ -95,12 +95,17 @@ impl Digest {
 /// leaf anyway.
 fn contribution(key: &Key, meta: &Meta) -> (usize, u64) {
     let key_hash = xxh3_64(key.as_bytes());
-    let mut input = [0; 25];
+    let mut input = [0; 33];
     input[..8].copy_from_slice(&key_hash.to_le_bytes());
     input[8..16].copy_from_slice(&meta.version.time.to_le_bytes());
     input[16..24].copy_from_slice(&meta.version.writer.to_le_bytes());
     input[24] = u8::from(meta.removed);
-    (leaf_of_hash(key_hash), xxh3_64(&input))
+    let mut length = 25;
+    if meta.is_set() {
+        input[25..].copy_from_slice(&meta.contents.to_le_bytes());
+        length = input.len();
+    }
+    (leaf_of_hash(key_hash), xxh3_64(&input[..length]))
 }
 
 #[cfg(test)]
@@ -114,7 +119,7 @@ mod tests {
     }
 
     fn meta(time: u64, removed: bool) -> Meta {
-        Meta { version: Version { time, writer: 9 }, removed, client_version: 0 }
+        Meta { version: Version { time, writer: 9 }, removed, client_version: 0, contents: 0 }
     }
 
     fn digest_of(records: &[(u32, u64, bool)]) -> Digest {
@@ -144,9 +149,26 @@ mod tests {
         let mut other = Digest::default();
         other.add(
             &key(1),
-            &Meta { version: Version { time: 5, writer: 10 }, removed: false, client_version: 0 },
+            &Meta {
+                version: Version { time: 5, writer: 10 },
+                removed: false,
+                client_version: 0,
+                contents: 0,
+            },
         );
         assert_ne!(digest, other);
+    }
+
+    #[test]
+    fn sets_of_one_version_differ_by_what_they_hold() {
+        let of_contents = |contents| {
+            let mut digest = Digest::default();
+            digest.add(&key(1), &Meta { contents, ..meta(5, false) });
+            digest
+        };
+        assert_eq!(of_contents(0), digest_of(&[(1, 5, false)]));
+        assert_ne!(of_contents(0), of_contents(1));
+        assert_ne!(of_contents(2), of_contents(1));
     }
 
     #[test]
@@ -172,7 +194,10 @@ mod tests {
     fn sums_never_change() {
         let abc = Key::parse(b"abc").expect("a key");
         let mut digest = Digest::default();
-        digest.add(&abc, &Meta { version: Version { time: 1, writer: 2 }, removed: true, client_version: 3 });
+        digest.add(
+            &abc,
+            &Meta { version: Version { time: 1, writer: 2 }, removed: true, client_version: 3, contents: 0 },
+        );
         assert_eq!(leaf_of(&abc), 0x10);
         assert_eq!(digest.leaves()[0x10], 10_465_074_153_839_769_745);
         assert_eq!(digest.root(), 7_676_069_551_249_958_847);

@@ -7,16 +7,20 @@ pub mod siblings;
 
 use crate::ids::Version;
 use digest::Digest;
+use siblings::Siblings;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use violet_client::{Key, Value};
 
-/// What is kept under a key: a value, or the mark of a removal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What is kept under a key: a value, the mark of a removal, or a set of siblings.
+/// The default is what there is where nothing is: a removal older than all else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Which write it is.
+    /// Which write it is; of a set, the newest that it has.
     pub version: Version,
     /// The value; `None` is a tombstone.
     pub value: Option<Value<'a>>,
+    /// The value's bytes are those of an encoded set ([`siblings`]).
+    pub is_set: bool,
 }
 
 /// What is known of a record without its bytes.
@@ -26,9 +30,33 @@ pub struct Meta {
     pub version: Version,
     /// It is a tombstone.
     pub removed: bool,
-    /// The client's number beside the value.
+    /// The client's number beside the value; of a set the newest value's where the set was read, else 0.
     pub client_version: i32,
+    /// Stands for what a set holds, because sets of one version may differ. 0 for any other record.
+    pub contents: u64,
 }
+
+impl Meta {
+    /// Whether it is a set of siblings.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.contents != 0
+    }
+}
+
+/// A key as it stands while it is changed in place.
+#[derive(Debug)]
+pub struct Standing {
+    /// What was there, if anything.
+    pub meta: Option<Meta>,
+    /// All that is there, as a set.
+    pub siblings: Siblings,
+    /// Sets that this engine had to forget so far: see [`siblings::Dot::writer_after`].
+    pub losses: u64,
+}
+
+/// What is to be there instead; `None` leaves the key alone.
+pub type Change<'a> = &'a mut dyn FnMut(Standing) -> Option<(Version, Siblings)>;
 
 /// What became of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +88,26 @@ pub struct Usage {
     pub held_bytes: usize,
 }
 
-/// A store of records by key. A write is kept only if it is newer than what is there, so writes may
-/// come in any order and more than once. Implementations are thread-safe and never block for long.
+/// A store of records by key. A write is kept only if it is newer than what is there, and sets are merged,
+/// so writes may come in any order and more than once. Implementations are thread-safe and never block for long.
 pub trait Engine: Send + Sync + std::fmt::Debug {
     /// Keeps a record if it is newer. `may_use_reserve`: it replaces or removes a value, and such
     /// writes may use the memory that is set aside for them.
     fn write(&self, partition: u16, key: &Key, record: &Record<'_>, may_use_reserve: bool) -> Written;
 
-    /// Looks a key up and appends its value's bytes, if it has a value, to `value`.
+    /// Changes a key to a set in one step: nothing else is written to it meanwhile. `change` says what to
+    /// make of what is there; its version must be newer. It must not call the engine. `set` gets the bytes of what is then there.
+    fn rewrite(
+        &self,
+        partition: u16,
+        key: &Key,
+        may_use_reserve: bool,
+        change: Change<'_>,
+        set: &mut Vec<u8>,
+    ) -> Written;
+
+    /// Looks a key up and appends its value's bytes, if it has a value, to `value`. The bytes of a set are
+    /// its encoding.
     fn read(&self, partition: u16, key: &Key, value: &mut Vec<u8>) -> Option<Meta>;
 
     /// Looks a key up without its bytes.

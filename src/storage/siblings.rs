@@ -14,9 +14,16 @@
 //! **Counts are times.** A count is the writer's hybrid clock, or one more than the last count if that is
 //! larger. So a key that was removed and forgotten, and is written again, does not start from 1 below what
 //! a late replica remembers, which would make the new value look superseded (riak_kv issue 679). What it
-//! takes from the caller: a writer is one process with one state per key. A node that loses keys while
-//! its process lives, by a wipe-out or a lost partition, must draw a new writer id; else the values that
-//! it wrote before and has forgotten count as superseded by its next write.
+//! takes from the caller: a writer is one process with one state per key. A node that loses a set while
+//! its process lives, by a wipe-out or a partition that it hands over, must write under a new id; else the
+//! values that it wrote before and has forgotten count as superseded by its next write. [`Dot::writer_after`]
+//! makes the ids, and the engine counts the losses.
+//!
+//! **Records of all kinds are sets** ([`Siblings::of_record`]), so that they can be merged in any order. A
+//! tombstone is the empty set, a plain value a set of one; both say that nothing from *before* their time
+//! is left, for that is what the last writer wins means. A set keeps the latest such time. Without it a
+//! value that was removed would come back from a replica that missed the removal and got the next set.
+//! [`join`] says which record two of them make.
 //!
 //! **Merging** is the join of a semilattice, so replicas agree whatever the order and number of merges.
 //! Two limits bend that, and both keep to one rule for all replicas. *The cap* (16 values, 60,000 bytes)
@@ -26,14 +33,15 @@
 //! superseded value back, from a replica that slept while 60 other writers came, and then merges are not
 //! associative; it can never lose a value.
 //!
-//! Deliberately not here: the record that a set is kept in, the network, removal (a tombstone of the whole
-//! key), and any defence against contexts that are made up or belong to another key: whoever hands one in
+//! Deliberately not here: the network, and any defence against contexts that are made up or belong to another key: whoever hands one in
 //! may overwrite the key anyway. A context from the far future is refused ([`CONTEXT_AHEAD_NANOS_MAX`]).
 
+use super::Record;
 use crate::ids::Version;
 use std::collections::{BTreeMap, BTreeSet};
 use violet_client::wire::siblings::{CONTEXT_BYTES_MAX, SIBLINGS_BYTES_MAX, SIBLINGS_MAX};
 use violet_client::wire::{self, Context, VALUE_BYTES_MAX, Value};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 /// Most writers that a set remembers to have seen, and so most in a context.
 pub const WRITERS_MAX: usize = 60;
@@ -51,8 +59,8 @@ const DOT_BYTES: usize = 16;
 const SEEN_BYTES: usize = DOT_BYTES + 8;
 /// What a value takes beside its bytes: the place of its writer, count, time, version, length.
 const VALUE_OVERHEAD_BYTES: usize = 1 + 8 + 8 + 4 + 2;
-/// The layout's number and three counts, and as many writers and events as there may be.
-const HEAD_BYTES_MAX: usize = 4 + WRITERS_MAX * SEEN_BYTES + SUPERSEDED_MAX * DOT_BYTES;
+/// The layout's number, a time and three counts, and as many writers and events as there may be.
+const HEAD_BYTES_MAX: usize = 12 + WRITERS_MAX * SEEN_BYTES + SUPERSEDED_MAX * DOT_BYTES;
 /// What is left for values, overhead included. It does not depend on the number of writers, so that
 /// replicas that know more writers do not cut earlier.
 const VALUES_BYTES_MAX: usize = SET_BYTES_MAX - HEAD_BYTES_MAX;
@@ -61,7 +69,7 @@ const VALUES_BYTES_MAX: usize = SET_BYTES_MAX - HEAD_BYTES_MAX;
 /// dropped. So there is room for one more value of any length.
 const NEWER_BYTES_MAX: usize = VALUES_BYTES_MAX - VALUE_OVERHEAD_BYTES - VALUE_BYTES_MAX;
 
-const LAYOUT: u8 = 1;
+const LAYOUT: u8 = 2;
 const CONTEXT_OF_READ: u8 = 1;
 const CONTEXT_OF_WRITE: u8 = 2;
 
@@ -75,6 +83,14 @@ pub struct Dot {
     pub writer: u64,
     /// Larger at each write of that process to that key.
     pub counter: u64,
+}
+
+impl Dot {
+    /// The id under which a process writes to a key after it has lost this many sets that it kept.
+    #[must_use]
+    pub fn writer_after(process: u64, losses: u64) -> u64 {
+        if losses == 0 { process } else { xxh3_64_with_seed(&process.to_le_bytes(), losses) }
+    }
 }
 
 /// What a set has seen of one writer: all events up to a count.
@@ -154,6 +170,12 @@ impl CausalContext {
         (is_ordered && says_something && reader.0.is_empty()).then_some(read)
     }
 
+    /// Whether a server of this cluster can have given it out by now (nanoseconds since the epoch).
+    #[must_use]
+    pub fn is_possible_at(&self, time: u64) -> bool {
+        self.largest_counter() <= time.saturating_add(CONTEXT_AHEAD_NANOS_MAX)
+    }
+
     /// Appends the bytes to hand to a client, at most [`CONTEXT_BYTES_MAX`].
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self.own {
@@ -228,6 +250,8 @@ pub struct Siblings {
     /// soon as a merge brings what their writers have seen.
     superseded: BTreeSet<Dot>,
     values: BTreeMap<Dot, Written>,
+    /// Values from before this time are gone: the key was removed, or overwritten by a plain PUT.
+    gone_before: u64,
 }
 
 /// What a write made of a set.
@@ -240,7 +264,59 @@ pub struct Updated {
     pub dot: Dot,
 }
 
+/// What two records of one key are together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Joined {
+    /// The one that was there: it has all of the other.
+    Old,
+    /// The one that came: it has all of the other, or it replaces it.
+    New,
+    /// Neither: a set of both.
+    Both {
+        /// The newer of the two versions.
+        version: Version,
+        /// All that is left of both.
+        siblings: Siblings,
+    },
+}
+
+/// Joins two records of one key. What is no set replaces all that is older; a set takes in what it has
+/// not seen. Commutative but for what is called old and new; records of equal versions may still differ
+/// when both are sets.
+#[must_use]
+pub fn join(old: &Record<'_>, new: &Record<'_>) -> Joined {
+    let new_is_newer = old.version < new.version;
+    let (newer, older) = if new_is_newer { (new, old) } else { (old, new) };
+    let as_is = if new_is_newer { Joined::New } else { Joined::Old };
+    if !newer.is_set {
+        return as_is;
+    }
+    let Some(of_newer) = Siblings::of_record(newer) else {
+        return if new_is_newer { Joined::Old } else { Joined::New };
+    };
+    let Some(of_older) = Siblings::of_record(older) else { return as_is };
+    let siblings = of_newer.merge(&of_older);
+    if siblings == of_newer {
+        return as_is;
+    }
+    Joined::Both { version: newer.version, siblings }
+}
+
 impl Siblings {
+    /// What a record of any kind says; `None` for a set that is none.
+    ///
+    /// # Panics
+    /// As [`Self::from_plain`].
+    #[must_use]
+    pub fn of_record(record: &Record<'_>) -> Option<Self> {
+        let Record { version, value, is_set } = *record;
+        Some(match value {
+            Some(value) if is_set => Self::decode(value.bytes)?,
+            Some(value) => Self { gone_before: version.time, ..Self::from_plain(version, value) },
+            None => Self { gone_before: version.time.saturating_add(1), ..Self::default() },
+        })
+    }
+
     /// A plain PUT as a set of one value, which has seen what its writer wrote before.
     ///
     /// # Panics
@@ -278,7 +354,7 @@ impl Siblings {
         writer: u64,
         time: u64,
     ) -> Option<Updated> {
-        if time.saturating_add(CONTEXT_AHEAD_NANOS_MAX) < context.largest_counter() {
+        if !context.is_possible_at(time) {
             return None;
         }
         let mut siblings = self.clone();
@@ -292,7 +368,7 @@ impl Siblings {
         let dot = Dot { writer, counter: last.map_or(time, |last| time.max(last.saturating_add(1))) };
         // The newest of all, also by a clock that is behind: the cap must not take what was just written.
         let newest = siblings.values.values().map(|written| written.time).max();
-        let time = newest.map_or(time, |newest| time.max(newest.saturating_add(1)));
+        let time = newest.map_or(time, |newest| time.max(newest.saturating_add(1))).max(self.gone_before);
         siblings.insert(dot, Written::of(value, time));
         Some(Updated { siblings, dot })
     }
@@ -332,6 +408,7 @@ impl Siblings {
             merged.seen.raise(dot, seen.used_at);
         }
         merged.superseded.extend(&other.superseded);
+        merged.gone_before = self.gone_before.max(other.gone_before);
         merged.bound();
         merged
     }
@@ -342,6 +419,8 @@ impl Siblings {
 
     /// Keeps the limits, in a way that depends on nothing but what the set holds.
     fn bound(&mut self) {
+        let gone_before = self.gone_before;
+        self.values.retain(|_, written| gone_before <= written.time);
         let mut newest_first: Vec<(u64, Dot, usize)> =
             self.values.iter().map(|(&dot, written)| (written.time, dot, written.encoded_bytes())).collect();
         newest_first.sort_unstable_by(|left, right| right.cmp(left));
@@ -388,6 +467,13 @@ impl Siblings {
         self.values.is_empty()
     }
 
+    /// The newest value: what a plain GET returns.
+    #[must_use]
+    pub fn newest(&self) -> Option<Value<'_>> {
+        let newest = self.values.iter().max_by_key(|(dot, written)| (written.time, **dot));
+        newest.map(|(_, written)| written.value())
+    }
+
     /// Appends the value field of the reply to GetSiblings.
     pub fn encode_reply(&self, out: &mut Vec<u8>) {
         push_reply(&self.context(), self.values(), out);
@@ -396,13 +482,15 @@ impl Siblings {
     /// Appends the set as at most [`SET_BYTES_MAX`] bytes. Equal sets give equal bytes:
     ///
     /// ```text
-    /// layout(1)  count(1) { writer(8) counter(8) used_at(8) }     seen, by writer
+    /// layout(1)  gone_before(8)
+    ///            count(1) { writer(8) counter(8) used_at(8) }     seen, by writer
     ///            count(1) { writer(8) counter(8) }                superseded, by writer and counter
     ///            count(1) { place of the writer in seen(1) counter(8) time(8) client_version(4)
     ///                       length(2) value(length) }   by writer and counter
     /// ```
     pub fn encode(&self, out: &mut Vec<u8>) {
         out.push(LAYOUT);
+        out.extend_from_slice(&self.gone_before.to_le_bytes());
         out.push(self.seen.0.len() as u8);
         for (dot, seen) in self.seen.dots().zip(self.seen.0.values()) {
             push_dot(dot, out);
@@ -429,10 +517,11 @@ impl Siblings {
         if SET_BYTES_MAX < bytes.len() || reader.byte()? != LAYOUT {
             return None;
         }
+        let gone_before = reader.number()?;
         let seen = reader.writers()?;
         let superseded = reader.superseded(&seen)?;
         let values = reader.values(&seen)?;
-        let mut read = Self { seen, superseded, values };
+        let mut read = Self { seen, superseded, values, gone_before };
         let sizes = read.sizes();
         // A set that was written keeps the limits already.
         read.bound();
@@ -716,12 +805,12 @@ mod tests {
         for place in 0..30u64 {
             context.own = Some(Dot { writer: 5_000 + place, counter: 10 + place });
             // The oldest of the 16 that stay is as long as can be, the others as long as still lets it stay.
-            let bytes = vec![place as u8; if place == 14 { VALUE_BYTES_MAX } else { 2_862 }];
+            let bytes = vec![place as u8; if place == 14 { VALUE_BYTES_MAX } else { 2_861 }];
             set = set.update(&context, value(&bytes), 200 + place, 1_000 + place).unwrap().siblings;
         }
         assert_eq!(set.sizes(), [WRITERS_MAX, SUPERSEDED_MAX, SIBLINGS_MAX]);
         let bytes = encoded(&set);
-        assert!(bytes.len() <= SET_BYTES_MAX && SET_BYTES_MAX - 10 < bytes.len(), "{}", bytes.len());
+        assert!(bytes.len() <= SET_BYTES_MAX && SET_BYTES_MAX - 20 < bytes.len(), "{}", bytes.len());
         let mut reply = Vec::new();
         set.encode_reply(&mut reply);
         let reply = wire::Siblings::decode(&reply).unwrap();

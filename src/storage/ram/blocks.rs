@@ -6,9 +6,11 @@
 
 use crate::ids::Version;
 use crate::storage::chunks::{CHUNK_BYTES, Chunk, Chunks};
+use crate::storage::siblings::SET_BYTES_MAX;
 use crate::storage::{Meta, Record};
 use violet_client::wire::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use violet_client::{Key, Value};
+use xxhash_rust::xxh3::xxh3_64;
 
 /// End of a chain.
 pub(super) const NIL: u32 = u32::MAX;
@@ -21,6 +23,11 @@ const CHUNK_BLOCKS: usize = CHUNK_BYTES / BLOCK_BYTES;
 
 const _: () = assert!(LINK_BYTES + HEADER_BYTES + KEY_BYTES_MAX <= BLOCK_BYTES, "a key fits the first block");
 const _: () = assert!(VALUE_BYTES_MAX <= u16::MAX as usize, "a length fits its header field");
+const _: () = assert!(SET_BYTES_MAX <= u16::MAX as usize, "and so does that of a set");
+
+/// The flags of a header.
+const REMOVED: u8 = 1;
+const SET: u8 = 2;
 
 type Block = [u8; BLOCK_BYTES];
 
@@ -31,6 +38,8 @@ pub(super) struct Header {
     value_bytes: u16,
     client_version: i32,
     pub(super) removed: bool,
+    /// As [`Meta::contents`].
+    contents: u64,
     pub(super) version: Version,
 }
 
@@ -42,6 +51,7 @@ impl Header {
             value_bytes: value.bytes.len() as u16,
             client_version: value.version,
             removed: record.value.is_none(),
+            contents: if record.is_set { xxh3_64(value.bytes).max(1) } else { 0 },
             version: record.version,
         }
     }
@@ -49,9 +59,16 @@ impl Header {
     fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0] = self.key_bytes;
-        bytes[1] = u8::from(self.removed);
+        bytes[1] = if self.removed { REMOVED } else { 0 } | if self.is_set() { SET } else { 0 };
         bytes[2..4].copy_from_slice(&self.value_bytes.to_le_bytes());
-        bytes[4..8].copy_from_slice(&self.client_version.to_le_bytes());
+        if self.is_set() {
+            // Its values have numbers of their own.
+            let contents = self.contents.to_le_bytes();
+            bytes[4..8].copy_from_slice(&contents[..4]);
+            bytes[24..28].copy_from_slice(&contents[4..]);
+        } else {
+            bytes[4..8].copy_from_slice(&self.client_version.to_le_bytes());
+        }
         bytes[8..16].copy_from_slice(&self.version.time.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.version.writer.to_le_bytes());
         bytes
@@ -60,13 +77,20 @@ impl Header {
     fn decode(block: &Block) -> Self {
         let bytes = &block[LINK_BYTES..LINK_BYTES + HEADER_BYTES];
         let u64_at = |at: usize| u64::from_le_bytes(*bytes[at..].first_chunk().expect("8 bytes are there"));
+        let u32_at = |at: usize| u32::from_le_bytes(*bytes[at..].first_chunk().expect("4 bytes are there"));
+        let is_set = bytes[1] & SET != 0;
         Self {
             key_bytes: bytes[0],
             value_bytes: u16::from_le_bytes([bytes[2], bytes[3]]),
-            client_version: i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]),
-            removed: bytes[1] != 0,
+            client_version: if is_set { 0 } else { u32_at(4) as i32 },
+            removed: bytes[1] & REMOVED != 0,
+            contents: if is_set { u64::from(u32_at(24)) << 32 | u64::from(u32_at(4)) } else { 0 },
             version: Version { time: u64_at(8), writer: u64_at(16) },
         }
+    }
+
+    pub(super) fn is_set(&self) -> bool {
+        self.contents != 0
     }
 
     /// Blocks that the record takes.
@@ -80,7 +104,8 @@ impl Header {
     }
 
     pub(super) fn meta(&self) -> Meta {
-        Meta { version: self.version, removed: self.removed, client_version: self.client_version }
+        let Self { version, removed, client_version, contents, .. } = *self;
+        Meta { version, removed, client_version, contents }
     }
 }
 

@@ -17,7 +17,7 @@ mod shard;
 
 use super::chunks::Chunks;
 use super::digest::Digest;
-use super::{Budget, Engine, Meta, Record, Usage, Written};
+use super::{Budget, Change, Engine, Meta, Record, Usage, Written};
 use crate::ids::Version;
 use ahash::RandomState;
 use parking_lot::Mutex;
@@ -35,7 +35,6 @@ const FREED_MAX: usize = 256;
 #[derive(Debug)]
 pub struct Ram {
     hasher: RandomState,
-    budget: Arc<Budget>,
     chunks: Chunks,
     /// Locked one at a time.
     shards: Vec<Mutex<Shard>>,
@@ -50,7 +49,7 @@ impl Ram {
         let shards = (chunks.count_max() / CHUNKS_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
         let shard = || Mutex::new(Shard::new(hasher.clone(), Arc::clone(&budget)));
         let shards = (0..shards).map(|_| shard()).collect();
-        Self { hasher, budget, chunks, shards }
+        Self { hasher, chunks, shards }
     }
 
     /// The shard of a partition, and its slot there.
@@ -69,6 +68,19 @@ impl Engine for Ram {
         let (shard, slot) = self.place(partition);
         let hash = self.hash(key);
         shard.lock().write((slot, hash), key, record, may_use_reserve, &self.chunks)
+    }
+
+    fn rewrite(
+        &self,
+        partition: u16,
+        key: &Key,
+        may_use_reserve: bool,
+        change: Change<'_>,
+        set: &mut Vec<u8>,
+    ) -> Written {
+        let (shard, slot) = self.place(partition);
+        let hash = self.hash(key);
+        shard.lock().rewrite((slot, hash), key, may_use_reserve, (change, set), &self.chunks)
     }
 
     fn read(&self, partition: u16, key: &Key, value: &mut Vec<u8>) -> Option<Meta> {
@@ -91,8 +103,10 @@ impl Engine for Ram {
 
     fn wipe(&self) {
         for shard in &self.shards {
-            let new = Shard::new(self.hasher.clone(), Arc::clone(&self.budget));
-            let old = std::mem::replace(&mut *shard.lock(), new);
+            let mut held = shard.lock();
+            let new = held.successor();
+            let old = std::mem::replace(&mut *held, new);
+            drop(held);
             // The lock is free again while the memory goes back.
             drop(old);
         }

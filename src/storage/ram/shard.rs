@@ -5,10 +5,11 @@ use super::partition::Partition;
 use crate::ids::Version;
 use crate::storage::chunks::Chunks;
 use crate::storage::digest::{ALL_LEAVES, Digest, leaf_of};
-use crate::storage::{Budget, Meta, Record, Usage, Written};
+use crate::storage::siblings::{self, Joined, Siblings};
+use crate::storage::{Budget, Change, Meta, Record, Standing, Usage, Written};
 use ahash::RandomState;
 use std::sync::Arc;
-use violet_client::Key;
+use violet_client::{Key, Value};
 
 /// Graves closed in one sweep of one shard.
 pub(super) const SWEEP_MAX: usize = 256;
@@ -33,6 +34,10 @@ pub(super) struct Shard {
     /// No tombstone that all owners hold is older than this. It spares a full shard that refuses writes
     /// a search for tombstones before each.
     due_from: u64,
+    /// It has held a set of siblings.
+    has_held_sets: bool,
+    /// Sets that were forgotten without something newer in their place, at least.
+    losses: u64,
     usage: Usage,
 }
 
@@ -53,47 +58,112 @@ impl Shard {
             doomed: Vec::new(),
             sweep_slot: 0,
             due_from: u64::MAX,
+            has_held_sets: false,
+            losses: 0,
             usage: Usage::default(),
         }
     }
 
+    /// An empty shard for the same partitions, after this one.
+    pub(super) fn successor(&self) -> Self {
+        let losses = self.losses + u64::from(self.has_held_sets);
+        let mut successor = Self::new(self.hasher.clone(), Arc::clone(&self.budget));
+        successor.losses = losses;
+        successor
+    }
+
     /// Keeps a record if it is newer than what is there, with blocks of old tombstones if there are no
-    /// others.
+    /// others. A set on either side is joined with the other.
     pub(super) fn write(
         &mut self,
-        (slot, hash): (usize, u64),
+        place: (usize, u64),
         key: &Key,
         record: &Record<'_>,
         may_use_reserve: bool,
         chunks: &Chunks,
     ) -> Written {
         loop {
-            let written = self.write_if_room((slot, hash), key, record, may_use_reserve, chunks);
-            if written != Written::NoSpace {
-                return written;
-            }
+            let old = self.find_with_header(place, key);
+            let written = match old {
+                Some(old) if record.is_set || old.1.is_set() => {
+                    self.join_if_room(place, key, old, record, may_use_reserve, chunks)
+                }
+                Some((_, old)) if record.version <= old.version => {
+                    return Written::Older { existed: !old.removed };
+                }
+                _ => self.put_if_room(place, key, old, record, may_use_reserve, chunks),
+            };
             // Removal marks must not hold the space of what they removed.
-            if self.sweep(record.version.time.saturating_sub(TOMBSTONE_NANOS_MIN)) == 0 {
-                return Written::NoSpace;
+            if written != Written::NoSpace || !self.sweep_for(record.version) {
+                return written;
             }
         }
     }
 
-    fn write_if_room(
+    /// Changes a key to a set; `set` gets its bytes.
+    pub(super) fn rewrite(
+        &mut self,
+        place: (usize, u64),
+        key: &Key,
+        may_use_reserve: bool,
+        (change, set): (Change<'_>, &mut Vec<u8>),
+        chunks: &Chunks,
+    ) -> Written {
+        let old = self.find_with_header(place, key);
+        let mut bytes = Vec::new();
+        let meta = old.map(|(_, old)| old.meta());
+        let siblings = old.and_then(|(head, old)| Siblings::of_record(&self.record(head, &old, &mut bytes)));
+        let siblings = siblings.unwrap_or_default();
+        let Some((version, siblings)) = change(Standing { meta, siblings, losses: self.losses }) else {
+            return Written::Older { existed: meta.is_some_and(|meta| !meta.removed) };
+        };
+        siblings.encode(set);
+        let record = Record { version, value: Some(Value { bytes: set, version: 0 }), is_set: true };
+        loop {
+            let old = self.find_with_header(place, key);
+            let written = self.put_if_room(place, key, old, &record, may_use_reserve, chunks);
+            if written != Written::NoSpace || !self.sweep_for(version) {
+                return written;
+            }
+        }
+    }
+
+    fn join_if_room(
+        &mut self,
+        place: (usize, u64),
+        key: &Key,
+        (head, old): (u32, Header),
+        record: &Record<'_>,
+        may_use_reserve: bool,
+        chunks: &Chunks,
+    ) -> Written {
+        let mut bytes = Vec::new();
+        let joined = siblings::join(&self.record(head, &old, &mut bytes), record);
+        let mut set = Vec::new();
+        let record = match joined {
+            Joined::Old => return Written::Older { existed: !old.removed },
+            Joined::New => *record,
+            Joined::Both { version, siblings } => {
+                siblings.encode(&mut set);
+                Record { version, value: Some(Value { bytes: &set, version: 0 }), is_set: true }
+            }
+        };
+        self.put_if_room(place, key, Some((head, old)), &record, may_use_reserve, chunks)
+    }
+
+    /// Writes a record over what is there, whatever that is.
+    fn put_if_room(
         &mut self,
         (slot, hash): (usize, u64),
         key: &Key,
+        old: Option<(u32, Header)>,
         record: &Record<'_>,
         may_use_reserve: bool,
         chunks: &Chunks,
     ) -> Written {
         let new = Header::of(key, record);
-        let old_head = self.find(slot, hash, key);
-        let old = old_head.map(|head| self.blocks.header(head));
+        let (old_head, old) = old.unzip();
         let existed = old.is_some_and(|header| !header.removed);
-        if old.is_some_and(|header| record.version <= header.version) {
-            return Written::Older { existed };
-        }
         let is_urgent = may_use_reserve || existed || new.removed;
         let have = old.map_or(0, |header| header.blocks());
         if !self.blocks.make_room(new.blocks().saturating_sub(have), chunks, is_urgent) {
@@ -101,6 +171,7 @@ impl Shard {
         }
         let value = record.value.unwrap_or_default();
         let head = self.blocks.write(old_head.unwrap_or(NIL), &new, key, value);
+        self.has_held_sets |= record.is_set;
         self.change(slot, |partition, blocks, hasher| match &old {
             Some(old) => partition.replace(head, key, old, &new),
             None => partition.insert(hash, head, blocks, hasher),
@@ -109,11 +180,29 @@ impl Shard {
         Written::Stored { existed }
     }
 
+    fn find_with_header(&self, (slot, hash): (usize, u64), key: &Key) -> Option<(u32, Header)> {
+        let head = self.find(slot, hash, key)?;
+        Some((head, self.blocks.header(head)))
+    }
+
+    fn record<'a>(&self, head: u32, header: &Header, bytes: &'a mut Vec<u8>) -> Record<'a> {
+        self.blocks.read(head, header, bytes);
+        let Meta { version, removed, client_version, .. } = header.meta();
+        let value = Value { bytes, version: client_version };
+        Record { version, value: (!removed).then_some(value), is_set: header.is_set() }
+    }
+
+    /// Makes room for a write of this version; `false` when nothing more can go.
+    fn sweep_for(&mut self, version: Version) -> bool {
+        0 < self.sweep(version.time.saturating_sub(TOMBSTONE_NANOS_MIN))
+    }
+
     /// Forgets a record if it is not newer than `version`.
     pub(super) fn undo(&mut self, (slot, hash): (usize, u64), key: &Key, version: Version) {
         if let Some(head) = self.find(slot, hash, key)
             && self.blocks.header(head).version <= version
         {
+            self.losses += u64::from(self.blocks.header(head).is_set());
             self.change(slot, |partition, blocks, _| partition.remove(hash, head, blocks));
             self.release(head);
         }
@@ -167,6 +256,7 @@ impl Shard {
         if slot < self.partitions.len() {
             // For moments this list is charged to nobody; the index that it replaces was larger.
             let heads = self.change(slot, |partition, _, _| partition.take());
+            self.losses += u64::from(self.has_held_sets && !heads.is_empty());
             self.doomed.extend(heads);
         }
     }

@@ -8,6 +8,7 @@ mod faults;
 mod identity;
 mod limits;
 mod malformed;
+mod siblings;
 mod wipeout;
 
 use violet_client::Format;
@@ -118,6 +119,12 @@ pub const STAGES: &[Stage] = &[
     stage("membership-count", "every server counts exactly the live servers", identity::membership_count),
     stage("membership-list", "optional extra: the member list (0x22)", identity::membership_list),
     stage("stats", "optional extra: the statistics (0x23)", identity::stats),
+    stage(
+        "siblings",
+        "optional extra: concurrent values stay until somebody has seen them (0x25, 0x26)",
+        siblings::siblings,
+    ),
+    stage("siblings-large", "optional extra: the same with 45,000 bytes in one reply", siblings::large),
     stage(
         "suspend",
         "no acknowledged write lost or stale while servers are stopped and after they resume",

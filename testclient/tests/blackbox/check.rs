@@ -29,9 +29,13 @@ fn a_right_cluster_passes_every_stage_in_both_formats() {
     let expected = [
         "protobuf membership-list",
         "protobuf stats",
+        "protobuf siblings",
+        "protobuf siblings-large",
         "raw versions",
         "raw membership-list",
         "raw stats",
+        "raw siblings",
+        "raw siblings-large",
         "protobuf suspend",
         "protobuf capacity",
         "protobuf crash",
