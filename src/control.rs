@@ -4,6 +4,7 @@
 //! new [`ClusterView`], drives catching up after a gap in time and anti-entropy, and delivers hints. It
 //! sends gossip frames under their own key, by its own lane, and never waits behind requests.
 
+use crate::cluster::aside;
 use crate::cluster::fence::Pursuit;
 use crate::cluster::layout::{Layout, Layouts};
 use crate::cluster::membership::Membership;
@@ -50,6 +51,7 @@ pub struct Control {
     reply_window: Duration,
     ticked_at: Instant,
     asked_standing_at: Instant,
+    probed_at: Instant,
     farewell_until: Option<Instant>,
 }
 
@@ -112,6 +114,7 @@ impl Control {
             reply_window: Duration::from_millis(config.reply_window_ms),
             ticked_at: Instant::ZERO,
             asked_standing_at: Instant::ZERO,
+            probed_at: Instant::ZERO,
             farewell_until: None,
         };
         control.node.link().say(control.standing(false));
@@ -157,6 +160,7 @@ impl Control {
         }
         self.ticked_at = now;
         self.catch_up(now, outbox);
+        self.give_way(now, outbox);
         let verdict = self.repair(now, outbox);
         self.say_standing(now, verdict, outbox);
         self.deliver_hints(now, outbox);
@@ -188,6 +192,27 @@ impl Control {
         act(node, &mut scene)
     }
 
+    /// Tells members that they are late, and stands aside while others say so of this node.
+    fn give_way(&mut self, now: Instant, outbox: &mut Outbox) {
+        let view = self.node.view();
+        if aside::PROBE_EVERY <= now.since(self.probed_at) {
+            self.probed_at = now;
+            for due in aside::review(&view, now) {
+                outbox.count(Metric::ProbesSent);
+                let message = Message::Probe { stamp: due.stamp, late: due.late };
+                self.node.link().send(now, &view, due.to, &message, outbox);
+            }
+        }
+        let fence = self.node.fence();
+        let should = aside::should_stand_aside(&view, now);
+        if should && !fence.is_aside() && fence.is_active() {
+            fence.stand_aside(now);
+            outbox.count(Metric::StoodAside);
+        } else if !should && fence.is_aside() {
+            fence.come_back(now);
+        }
+    }
+
     /// Compares with the other owners, and settles the layout when everybody is full.
     fn repair(&mut self, now: Instant, outbox: &mut Outbox) -> Verdict {
         let verdict = self.with_scene(now, outbox, |node, scene| node.anti_entropy().tick(scene));
@@ -217,6 +242,7 @@ impl Control {
             full,
             leaving: self.node.is_leaving(),
             settled: self.layouts.previous().is_empty(),
+            aside: self.node.fence().is_aside(),
         }
     }
 
@@ -226,6 +252,7 @@ impl Control {
         let standing = self.standing(verdict.full);
         let has_changed = standing != self.node.link().standing();
         self.node.link().say(standing);
+        self.me.peer.say(standing);
         let asks = !verdict.everyone_full && STANDING_EVERY <= now.since(self.asked_standing_at);
         if !has_changed && !asks {
             return;

@@ -259,7 +259,9 @@ impl Node {
             Message::ReadMiss { token, unknown, removed } => {
                 coordinator.on_read_miss(turn, from, token, unknown, removed);
             }
-            Message::ReadValue { token, value, .. } => coordinator.on_read_value(turn, token, value),
+            Message::ReadValue { token, version, value } => {
+                coordinator.on_read_value(turn, from, token, version, value);
+            }
             Message::ReadRecord { .. } => coordinator.on_record(turn, from, message),
             Message::Hint { write } => coordinator.on_hint(turn, from, &write),
             Message::HintStored { key, version } => {
@@ -289,6 +291,11 @@ impl Node {
             Message::Recall { token, request } => coordinator.on_recall(turn, from, token, request),
             Message::Recalled { token, known } => coordinator.on_recalled(turn, from, token, known),
             Message::Settled { request, existed } => coordinator.on_settled(turn, request, existed),
+            Message::Probe { stamp, late } => {
+                turn.view.member(from).peer.lateness.on_accused(turn.now, late);
+                self.answer_peer(turn, from, &Message::Echo { stamp });
+            }
+            Message::Echo { stamp } => coordinator.on_echo(turn, from, stamp),
             Message::Ping => self.answer_peer(turn, from, &Message::Pong),
             // Hearing it was all there is to it.
             Message::Pong => {}
@@ -476,7 +483,8 @@ impl Node {
             "address": view.member(view.me()).address.to_string(),
             "members_alive": view.alive_count(),
             "members_known": view.members().len(),
-            "catching_up": !self.fence.is_active(),
+            "catching_up": !self.fence.is_active() || self.fence.is_aside(),
+            "aside": self.fence.is_aside(),
             "leaving": self.is_leaving(),
             "ledger": {
                 "entered": group(Group::Entered),

@@ -77,12 +77,17 @@ impl UsualDuration {
         self.0.store(old - old / 16 + sample / 16, Ordering::Relaxed);
     }
 
+    /// The mean.
+    #[must_use]
+    pub fn get(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
+    }
+
     /// From when on something counts as late: `floor`, or eight times the usual while everything is
     /// slow, so that load alone does not make everything late; at most `ceiling`.
     #[must_use]
     pub fn late_after(&self, floor: Duration, ceiling: Duration) -> Duration {
-        let usual = Duration::from_nanos(self.0.load(Ordering::Relaxed));
-        floor.max((usual * 8).min(ceiling))
+        floor.max((self.get() * 8).min(ceiling))
     }
 }
 

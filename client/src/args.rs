@@ -103,6 +103,11 @@ pub enum Command {
     Members(Reach),
     /// The members and their states, as one server sees them
     List,
+    /// Who answers for a key, as one server sees it (Violet only)
+    Where {
+        #[command(flatten)]
+        key: KeyArguments,
+    },
     /// The counters of each server, as JSON
     Stats(Reach),
     /// Make the servers forget everything

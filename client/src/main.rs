@@ -57,6 +57,7 @@ fn run(arguments: Arguments, report: &mut Report) -> Result<(), Failure> {
         Command::Pid(reach) => session.each(&reach, Operation::GetPid),
         Command::Members(reach) => session.each(&reach, Operation::GetMembershipCount),
         Command::List => session.list(),
+        Command::Where { key } => session.locate(&key),
         Command::Stats(reach) => session.each(&reach, Operation::GetStats),
         Command::Wipeout(reach) => session.each(&reach, Operation::Wipeout),
         Command::Shutdown { all } => session.shutdown(all),
@@ -125,6 +126,14 @@ impl Session<'_> {
     fn list(&mut self) -> Result<(), Failure> {
         let (address, reply) = self.client.ask_any(Operation::GetMembershipList)?;
         self.report.members(&self.name_of(address), address, &reply)
+    }
+
+    fn locate(&mut self, key: &KeyArguments) -> Result<(), Failure> {
+        let key = key_bytes(key)?;
+        let wanted =
+            violet_client::Key::parse(&key).map_err(|_| violet_client::Error::KeyLength(key.len()))?;
+        let (address, reply) = self.client.ask_any(Operation::Locate { key: wanted })?;
+        self.report.holders(&key, &self.name_of(address), address, &reply)
     }
 
     fn shutdown(&mut self, all: bool) -> Result<(), Failure> {

@@ -149,6 +149,16 @@ impl Report {
         })
     }
 
+    /// Who answers for a key, as a server sees it.
+    pub fn holders(&self, key: &[u8], name: &str, address: SocketAddr, reply: &Reply) -> Result<(), Failure> {
+        let text = successful(address, reply, Reply::text)?;
+        self.line(text.trim_end(), || {
+            let holders: Vec<&str> = text.lines().collect();
+            let object = json!({ "outcome": "success", "server": name, "holders": holders });
+            with_bytes(object, "key", key)
+        })
+    }
+
     /// One server's answer to a question about itself, or why it has none.
     pub fn answer(
         &mut self,
@@ -237,6 +247,7 @@ fn shown(
         | Operation::GetMembershipList
         | Operation::PutWithContext { .. }
         | Operation::GetSiblings { .. }
+        | Operation::Locate { .. }
         | Operation::Unknown(_) => (reply.status.to_string(), None),
     })
 }

@@ -36,6 +36,8 @@ pub struct Fence {
     active: AtomicBool,
     /// The node knows the cluster well enough to take part.
     joined: AtomicBool,
+    /// It gives way to others ([`super::aside`]).
+    aside: AtomicBool,
     /// Whether anyone remembers requests that this node may have missed, or has not said.
     missed: AtomicBool,
     /// One bit for each partition that is filling.
@@ -70,6 +72,7 @@ impl Fence {
             away_since: AtomicU64::new(now.as_nanos()),
             active: AtomicBool::new(true),
             joined: AtomicBool::new(false),
+            aside: AtomicBool::new(false),
             missed: AtomicBool::new(true),
             filling: (0..PARTITION_WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
             catch_up: Mutex::default(),
@@ -91,9 +94,9 @@ impl Fence {
     pub fn serves(&self, partition: u16) -> bool {
         #[cfg(test)]
         if self.serves_unfilled.load(Ordering::Relaxed) {
-            return self.is_active();
+            return self.is_active() && !self.is_aside();
         }
-        self.has_joined() && self.is_active() && !self.is_filling(partition)
+        self.has_joined() && self.is_active() && !self.is_aside() && !self.is_filling(partition)
     }
 
     /// The node takes part from now on.
@@ -105,6 +108,24 @@ impl Fence {
     #[must_use]
     pub fn has_joined(&self) -> bool {
         self.joined.load(Ordering::Acquire)
+    }
+
+    /// Whether the node gives way to others.
+    #[must_use]
+    pub fn is_aside(&self) -> bool {
+        self.aside.load(Ordering::Acquire)
+    }
+
+    /// From now on others answer for what this node holds.
+    pub fn stand_aside(&self, now: Instant) {
+        self.away_since.store(now.as_nanos(), Ordering::Relaxed);
+        self.aside.store(true, Ordering::Release);
+    }
+
+    /// The node gives way no more. What it missed meanwhile it fetches as after a gap.
+    pub fn come_back(&self, now: Instant) {
+        self.raise(now);
+        self.aside.store(false, Ordering::Release);
     }
 
     /// Whether a partition has not been compared with its other owners yet.
@@ -157,7 +178,7 @@ impl Fence {
         // already: a second gap while catching up is a gap as well.
         let moved = self.beat.compare_exchange(beat, now.as_nanos(), Ordering::AcqRel, Ordering::Relaxed);
         if moved.is_ok() {
-            if self.is_active() {
+            if self.is_active() && !self.is_aside() {
                 self.away_since.store(beat, Ordering::Relaxed);
             }
             self.raise(now);

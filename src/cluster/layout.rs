@@ -193,7 +193,13 @@ mod tests {
         assert_ne!(a.hash(), Layout::new(a.ids().iter().copied().collect(), 2, 6).hash());
         for bits in 0..8 {
             let flag = |bit: u32| bits >> bit & 1 == 1;
-            let standing = Standing { layout: a.hash(), full: flag(0), leaving: flag(1), settled: flag(2) };
+            let standing = Standing {
+                layout: a.hash(),
+                full: flag(0),
+                leaving: flag(1),
+                settled: flag(2),
+                aside: flag(0),
+            };
             assert_eq!(Standing::unpack(standing.pack()), standing);
         }
     }

@@ -85,7 +85,9 @@ impl Link {
             | Message::Covered { .. }
             | Message::Mend { .. }
             | Message::Ping
-            | Message::Pong => Lane::Replication,
+            | Message::Pong
+            | Message::Probe { .. }
+            | Message::Echo { .. } => Lane::Replication,
         };
         outbox.send(lane, member.address, |out| {
             self.key.seal(member.id, &envelope, out, |out| message.encode(out));

@@ -4,6 +4,7 @@
 //! Only the controller makes one. What changes with every frame (heard when, sequence numbers, reads
 //! in flight) lives in [`Peer`], shared by all views of a member.
 
+pub mod aside;
 pub mod fence;
 pub mod layout;
 pub mod link;
@@ -13,7 +14,7 @@ pub mod placement;
 use crate::ids::{Generation, MemberId};
 use crate::metrics::Metric;
 use crate::peer::{Envelope, MemberLists, Standing};
-use crate::time::{Duration, Instant};
+use crate::time::{Duration, Instant, UsualDuration};
 use layout::{Layout, Layouts};
 use parking_lot::Mutex;
 use placement::PartitionTable;
@@ -290,6 +291,12 @@ impl ClusterView {
         self.is_up(index) && !self.member(index).peer.is_silent(now, suspect_after)
     }
 
+    /// Whether a member can be given something to answer for: it can be asked, and has not stood aside.
+    #[must_use]
+    pub fn may_hold(&self, index: u16, now: Instant, suspect_after: Duration) -> bool {
+        !self.member(index).peer.standing().aside && self.is_usable(index, now, suspect_after)
+    }
+
     /// The members that answer for a partition now.
     #[must_use]
     pub fn holders(&self, partition: u16, now: Instant, suspect_after: Duration) -> Holders {
@@ -299,7 +306,7 @@ impl ClusterView {
         let mut absent = [0u16; REPLICAS_MAX];
         let mut absent_count = 0;
         for &member in &list[..replicas] {
-            if self.is_usable(member, now, suspect_after) {
+            if self.may_hold(member, now, suspect_after) {
                 holders.push(Holder { member, primary: true, ..Holder::default() });
             } else {
                 absent[absent_count] = member;
@@ -311,7 +318,7 @@ impl ClusterView {
             if absent.as_slice().is_empty() {
                 break;
             }
-            if self.is_usable(member, now, suspect_after) {
+            if self.may_hold(member, now, suspect_after) {
                 let stands_in_for = absent.next().copied();
                 holders.push(Holder { member, stands_in_for, ..Holder::default() });
             }
@@ -332,7 +339,7 @@ impl ClusterView {
         for member in self.former_owners(partition) {
             if let Some(held) = holders.list[..holders.len].iter_mut().find(|held| held.member == member) {
                 held.former |= !held.primary;
-            } else if self.is_usable(member, now, suspect_after) {
+            } else if self.may_hold(member, now, suspect_after) {
                 let oldest = oldest.contains(&member);
                 holders.push(Holder { member, former: true, oldest, ..Holder::default() });
             }
@@ -367,6 +374,10 @@ pub struct Peer {
     first_ping_at: AtomicU64,
     reads_in_flight: AtomicI64,
     refused_space_at: AtomicU64,
+    /// How long it usually takes to answer a read.
+    pub usual_read: UsualDuration,
+    /// Whether its answers are late too often.
+    pub lateness: aside::Lateness,
     /// What it last said of itself ([`Standing`], packed).
     standing: AtomicU64,
     /// Lock order: a leaf; nothing else is locked while it is held.
@@ -498,6 +509,11 @@ impl Peer {
     #[must_use]
     pub fn standing(&self) -> Standing {
         Standing::unpack(self.standing.load(Ordering::Acquire))
+    }
+
+    /// What this node says of itself, for its own place in the view.
+    pub fn say(&self, standing: Standing) {
+        self.standing.store(standing.pack(), Ordering::Release);
     }
 
     /// Forgets open questions: it was heard, or this node was away and could not hear it.

@@ -11,7 +11,7 @@
 
 use super::pending::Next;
 use super::{Arrival, Client, Coordinator, Turn};
-use crate::cluster::{Holder, MemberState};
+use crate::cluster::{Holder, MemberState, Peer};
 use crate::config::{FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::ids::{MemberId, RequestKey, Token, Version};
 use crate::metrics::Metric;
@@ -30,6 +30,20 @@ const HEDGE_COST: u64 = 100;
 const HEDGE_EARNED: u64 = 5;
 /// Hedges that may be saved up, times their cost.
 pub const HEDGE_CREDIT_MAX: u64 = 50 * HEDGE_COST;
+
+/// A replica that usually answers within this counts as quick; differences below are noise.
+const QUICK: Duration = Duration::from_millis(4);
+/// One read in so many does not look at how long replicas usually take, so that a slow one that has become
+/// quick is found.
+const EXPLORE_ONE_IN: u64 = 16;
+
+/// How long a replica would take to answer, by its reads in flight and its usual time (C3, Suresh et al.
+/// 2015), as a power of two: only what is clearly slower is avoided.
+fn rough_wait(peer: &Peer, explores: bool) -> u32 {
+    let in_flight = u64::try_from(peer.reads_in_flight()).unwrap_or(0) + 1;
+    let usual = if explores { QUICK } else { peer.usual_read.get().max(QUICK) };
+    in_flight.saturating_mul(usual.as_micros() as u64).ilog2()
+}
 
 /// A read that waits for replicas.
 #[derive(Clone, Debug)]
@@ -54,6 +68,16 @@ pub(super) struct Asked {
     /// It is an owner in the oldest layout that is being replaced.
     oldest: bool,
     pub(super) state: AskedState,
+}
+
+/// A version that a member said it holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) member: MemberId,
+    pub(super) primary: bool,
+    pub(super) version: Version,
+    /// A removal, or nothing at all.
+    pub(super) removed: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +196,31 @@ impl ReadOp {
         self.majority <= current.max(oldest) || (all && (0 < current + oldest || self.forgotten))
     }
 
+    fn is_waiting_for(&self, member: MemberId) -> bool {
+        let is_it = |asked: &Asked| asked.member == member && matches!(asked.state, AskedState::Waiting(_));
+        self.asked.iter().any(is_it)
+    }
+
+    /// What is known of the versions that members hold: who, which, whether that is a removal, and whether
+    /// the member is a replica.
+    pub(super) fn known(&self) -> impl Iterator<Item = Known> + '_ {
+        self.asked.iter().filter_map(|asked| {
+            let (version, removed) = match asked.state {
+                AskedState::Hit(version) => (version, false),
+                AskedState::Missed(version) => (version, true),
+                AskedState::Not | AskedState::Waiting(_) | AskedState::Late | AskedState::Unknown => {
+                    return None;
+                }
+            };
+            Some(Known { member: asked.member, primary: asked.primary, version, removed })
+        })
+    }
+
+    /// Which key is read.
+    pub(super) fn key(&self) -> Key {
+        self.key
+    }
+
     /// Notes what is known of a member now; says whether a question to it was open.
     pub(super) fn set(&mut self, member: MemberId, state: AskedState) -> bool {
         let Some(asked) = self.asked.iter_mut().find(|asked| asked.member == member) else { return false };
@@ -272,11 +321,12 @@ impl Coordinator {
     ) -> Vec<MemberId> {
         let me = turn.view.me();
         let mut others: Vec<&Holder> = holders.iter().filter(|holder| holder.member != me).collect();
-        // Fewest reads in flight first; ties go round, so that no replica is everybody's favourite.
+        // Shortest wait first, known roughly; ties go round, so that no replica is everybody's favourite.
         let turn_of = |holder: &Holder| (u64::from(holder.member) + token) % holders.len().max(1) as u64;
+        let explores = token.is_multiple_of(EXPLORE_ONE_IN);
         others.sort_by_key(|holder| {
-            let in_flight = turn.view.member(holder.member).peer.reads_in_flight();
-            (!holder.primary, !holder.former, in_flight, turn_of(holder))
+            let wait = rough_wait(&turn.view.member(holder.member).peer, explores);
+            (!holder.primary, !holder.former, wait, turn_of(holder))
         });
         let last_read_at = self.last_read_at.swap(turn.now.as_nanos(), Ordering::Relaxed);
         let last_read_at = Instant::from_nanos(last_read_at);
@@ -371,14 +421,25 @@ impl Coordinator {
             return self.on_read_result(turn, from, token, AskedState::Hit(version));
         }
         if let Some(op) = self.end_read(turn, token) {
+            self.note_answer(turn, from, &op);
             turn.outbox.count(Metric::Delegated);
+            self.mend(turn, &op, Some((turn.view.member(from).id, version)));
             self.clients.note_direct_read(turn.now, op.request, op.client.address);
         }
     }
 
     /// A replica has sent the value for the client.
-    pub fn on_read_value(&self, turn: &mut Turn<'_>, token: Token, value: Value<'_>) {
+    pub fn on_read_value(
+        &self,
+        turn: &mut Turn<'_>,
+        from: u16,
+        token: Token,
+        version: Version,
+        value: Value<'_>,
+    ) {
         if let Some(op) = self.end_read(turn, token) {
+            self.note_answer(turn, from, &op);
+            self.mend(turn, &op, Some((turn.view.member(from).id, version)));
             let response = Response::of_status(op.client.id, Status::Success);
             self.answer(turn, &op.client, &Response { value: Some(value), ..response });
         }
@@ -422,6 +483,8 @@ impl Coordinator {
         let member = turn.view.member(from).id;
         let me = turn.view.member(turn.view.me()).id;
         let decided = self.reads.update(token, |op| {
+            let was_waiting = op.is_waiting_for(member);
+            let waited = was_waiting.then(|| turn.now.since(op.started));
             let was_open = op.set(member, state);
             let decision = op.decide();
             let next = match &decision {
@@ -431,21 +494,28 @@ impl Coordinator {
                 }
                 Decision::Ask(_) | Decision::NoSuchKey => Next::Remove,
             };
-            (next, (was_open, decision))
+            (next, (was_open, waited, decision))
         });
-        let Some(((was_open, decision), removed)) = decided else {
+        let Some(((was_open, waited, decision), removed)) = decided else {
             return turn.outbox.count(Metric::PeerUnexpected);
         };
+        let peer = &turn.view.member(from).peer;
         if was_open {
-            turn.view.member(from).peer.count_reads(-1);
+            peer.count_reads(-1);
+        }
+        if let Some(waited) = waited {
+            peer.usual_read.note(waited);
+            peer.lateness.note(turn.now, false);
         }
         match (decision, removed) {
             (Decision::NoSuchKey, Some(op)) => {
                 self.release(turn, &op);
+                self.mend(turn, &op, None);
                 self.say_missing(turn, &op.client);
             }
             (Decision::Ask(_), Some(op)) => {
                 self.release(turn, &op);
+                self.mend(turn, &op, None);
                 let partition = Self::partition_of(turn, &op.key);
                 self.answer_from_here(turn, &op.client, partition, &op.key);
             }
@@ -502,9 +572,11 @@ impl Coordinator {
     fn hedge(&self, turn: &mut Turn<'_>, token: Token) {
         let me = turn.view.member(turn.view.me()).id;
         let chosen = self.reads.update(token, |op| {
+            let mut late = None;
             for asked in &mut op.asked {
                 if let AskedState::Waiting(ReadRole::Answer | ReadRole::Return) = asked.state {
                     asked.state = AskedState::Late;
+                    late = Some((asked.member, op.started));
                 }
             }
             let removed = op.removed();
@@ -519,12 +591,42 @@ impl Coordinator {
             };
             let candidates = op.asked.iter().filter(|asked| asked.member != me);
             let best = candidates.filter_map(|asked| Some((rank(asked)?, asked.member))).min();
-            (Next::Keep, best.map(|(_, member)| member))
+            (Next::Keep, (late, best.map(|(_, member)| member)))
         });
-        if let Some((Some(member), _)) = chosen {
+        let Some(((late, best), _)) = chosen else { return };
+        if let Some((member, asked_at)) = late {
+            self.note_late(turn, member, asked_at);
+        }
+        if let Some(member) = best {
             turn.outbox.count(Metric::ReadsHedged);
             self.ask_more(turn, token, &[member]);
         }
+    }
+
+    /// A replica that was not given up has answered.
+    fn note_answer(&self, turn: &Turn<'_>, from: u16, op: &ReadOp) {
+        let member = turn.view.member(from);
+        if op.is_waiting_for(member.id) {
+            member.peer.usual_read.note(turn.now.since(op.started));
+            member.peer.lateness.note(turn.now, false);
+        }
+    }
+
+    /// A member has not answered in time. If it was not heard of either, that is silence, not lateness.
+    pub(super) fn note_late(&self, turn: &Turn<'_>, member: MemberId, asked_at: Instant) {
+        if let Some(index) = turn.view.index_of(member) {
+            let peer = &turn.view.member(index).peer;
+            peer.usual_read.note(turn.now.since(asked_at));
+            if asked_at < peer.heard_at() {
+                peer.lateness.note(turn.now, true);
+            }
+        }
+    }
+
+    /// A member that this node finds late has answered a probe.
+    pub fn on_echo(&self, turn: &Turn<'_>, from: u16, stamp: u64) {
+        let late_after = self.usual_ack.late_after(self.settings.hint_after, self.settings.suspect_after);
+        turn.view.member(from).peer.lateness.on_echo(turn.now, stamp, late_after);
     }
 
     fn earn_hedge(&self) {

@@ -3,13 +3,12 @@
 
 use super::reply_cache::Progress;
 use super::{Coordinator, Turn};
-use crate::ids::{MemberId, RequestKey, Token, Version};
+use crate::ids::{RequestKey, Token, Version};
 use crate::metrics::Metric;
 use crate::outbox::Lane;
 use crate::peer::{Message, ReadRole, Write, WriteOutcome};
-use crate::storage::Record;
 use violet_client::wire;
-use violet_client::{Key, Response, Status, Value};
+use violet_client::{Response, Status, Value};
 
 impl Coordinator {
     /// Another coordinator's write, at one of its holders.
@@ -98,20 +97,6 @@ impl Coordinator {
     }
 }
 
-impl Coordinator {
-    /// A front end found a replica without a record that this node has.
-    pub fn on_mend(&self, turn: &mut Turn<'_>, key: Key, to: MemberId) {
-        let partition = Self::partition_of(turn, &key);
-        let Some(to) = turn.view.index_of(to).filter(|to| turn.view.is_owner(partition, *to)) else { return };
-        let mut bytes = Vec::new();
-        let Some(record) = self.replica.read_record(partition, &key, &mut bytes) else { return };
-        let Record { version, value, is_set } = record;
-        let write = Write { key, version, value, is_set, request: RequestKey(0) };
-        turn.outbox.count(Metric::ReadRepairs);
-        self.link.send(turn.now, turn.view, to, &Message::Hint { write }, turn.outbox);
-    }
-}
-
 /// Bugs that can be planted, for proving that the simulator finds them.
 #[cfg(test)]
 impl Coordinator {
@@ -120,7 +105,7 @@ impl Coordinator {
         Write { version, ..write }
     }
 
-    pub(crate) fn plant(&mut self, bugs: crate::sim::Bugs, me: MemberId) {
+    pub(crate) fn plant(&mut self, bugs: crate::sim::Bugs, me: crate::ids::MemberId) {
         self.settings.bugs = bugs;
         if bugs.reused_writer {
             self.clock = crate::ids::HybridClock::reused(crate::sim::world::BEGIN.as_nanos(), me.0);

@@ -9,6 +9,7 @@
 pub mod clients;
 pub mod get;
 pub mod holder;
+pub mod mend;
 pub mod pending;
 pub mod put;
 pub mod recall;
@@ -167,6 +168,8 @@ pub struct Coordinator {
     last_read_at: AtomicU64,
     /// Reads that may still be hedged, in hundredths.
     hedge_credit: AtomicU64,
+    /// Until when the budget for read repair is spent, in nanoseconds.
+    mended_until: AtomicU64,
 }
 
 /// What a coordinator is built from.
@@ -213,6 +216,7 @@ impl Coordinator {
             usual_read: UsualDuration::default(),
             last_read_at: AtomicU64::new(0),
             hedge_credit: AtomicU64::new(get::HEDGE_CREDIT_MAX),
+            mended_until: AtomicU64::new(0),
         }
     }
 
@@ -333,6 +337,10 @@ impl Coordinator {
             }
             Operation::GetMembershipList => {
                 let text = list_members(turn.view);
+                self.answer_text(turn, &arrival.client, &text);
+            }
+            Operation::Locate { key } => {
+                let text = locate(turn, &key);
                 self.answer_text(turn, &arrival.client, &text);
             }
             // The first two are answered by the node at the front end; nobody passes them on.
@@ -550,6 +558,23 @@ impl Coordinator {
     fn partition_of(turn: &Turn<'_>, key: &Key) -> u16 {
         turn.view.partition_of(key.as_bytes())
     }
+}
+
+/// Who answers for a key: its replicas in order, in reach or not, then who stands in or was a replica before.
+fn locate(turn: &Turn<'_>, key: &Key) -> String {
+    let (view, partition) = (turn.view, Coordinator::partition_of(turn, key));
+    let holders = view.holders(partition, turn.now, turn.suspect_after);
+    let is_held = |member: u16| holders.as_slice().iter().any(|holder| holder.member == member);
+    let mut text = String::new();
+    for &member in view.primaries(partition) {
+        let role = if is_held(member) { "replica" } else { "absent-replica" };
+        text += &format!("{} {role}\n", view.member(member).address);
+    }
+    for holder in holders.as_slice().iter().filter(|holder| !holder.primary) {
+        let role = if holder.former { "former" } else { "stand-in" };
+        text += &format!("{} {role}\n", view.member(holder.member).address);
+    }
+    text
 }
 
 fn list_members(view: &ClusterView) -> String {

@@ -306,6 +306,7 @@ impl Coordinator {
         });
         if let Some(waited) = waited {
             self.usual_ack.note(waited);
+            turn.view.member(from).peer.lateness.note(turn.now, false);
         }
         if outcome == WriteOutcome::NoSpace {
             turn.view.member(from).peer.note_refused_space(turn.now);
@@ -441,6 +442,7 @@ impl Coordinator {
         let late: Vec<Target> =
             op.targets.iter().filter(|target| target.state == TargetState::Waiting).copied().collect();
         for target in late {
+            self.note_late(turn, target.member, target.sent_at);
             match &held {
                 Some(write) => self.replace(turn, token, &target, write),
                 None => self.let_go(turn, token, &target),
@@ -527,7 +529,7 @@ impl Coordinator {
             let id = turn.view.member(member).id;
             member == turn.view.me() || op.targets.iter().any(|target| target.member == id)
         };
-        let usable = |member: &u16| turn.view.is_usable(*member, turn.now, turn.suspect_after);
+        let usable = |member: &u16| turn.view.may_hold(*member, turn.now, turn.suspect_after);
         turn.view.fallbacks(op.partition).iter().copied().filter(usable).find(|member| !asked(*member))
     }
 }

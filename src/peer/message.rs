@@ -337,6 +337,18 @@ pub enum Message<'a> {
         /// Who lacks it.
         to: MemberId,
     },
+    /// Repeat this stamp at once. The sender measures how late the receiver's answers are.
+    Probe {
+        /// When it was sent, on the sender's clock.
+        stamp: u64,
+        /// They are too late; the receiver should stand aside.
+        late: bool,
+    },
+    /// Answer to [`Message::Probe`].
+    Echo {
+        /// From the question.
+        stamp: u64,
+    },
     /// Are you there?
     Ping,
     /// Yes.
@@ -356,6 +368,7 @@ impl<'a> Message<'a> {
             | Self::CatchUp { .. }
             | Self::Recall { .. }
             | Self::Compare { .. }
+            | Self::Probe { .. }
             | Self::Ping => true,
             Self::Reply { .. }
             | Self::Stored { .. }
@@ -371,6 +384,7 @@ impl<'a> Message<'a> {
             | Self::Compared { .. }
             | Self::Covered { .. }
             | Self::Mend { .. }
+            | Self::Echo { .. }
             | Self::Pong => false,
         }
     }
@@ -526,6 +540,15 @@ impl<'a> Message<'a> {
                 push_version(out, *version);
                 push_content(out, *value, *is_set);
             }
+            Self::Probe { stamp, late } => {
+                out.push(40);
+                push_u64(out, *stamp);
+                out.push(u8::from(*late));
+            }
+            Self::Echo { stamp } => {
+                out.push(41);
+                push_u64(out, *stamp);
+            }
             Self::Ping => out.push(15),
             Self::Pong => out.push(16),
         }
@@ -601,6 +624,8 @@ impl<'a> Message<'a> {
                 remembers: reader.flag()?,
                 layouts: MemberLists(reader.rest()),
             },
+            40 => Self::Probe { stamp: reader.u64()?, late: reader.flag()? },
+            41 => Self::Echo { stamp: reader.u64()? },
             15 => Self::Ping,
             16 => Self::Pong,
             17 => Self::Recall { token: reader.u64()?, request: reader.request()? },
@@ -858,6 +883,8 @@ mod tests {
             Message::Recalled { token: 8, known: Recollection::Nothing },
             Message::Recalled { token: 8, known: Recollection::Done(1) },
             Message::Settled { request, existed: true },
+            Message::Probe { stamp: 9, late: true },
+            Message::Echo { stamp: 9 },
             Message::Ping,
             Message::Pong,
         ]

@@ -42,23 +42,32 @@ pub struct Standing {
     pub leaving: bool,
     /// No replaced layout is in force with it.
     pub settled: bool,
+    /// It gives way to others because it is late ([`crate::cluster::aside`]).
+    pub aside: bool,
 }
 
 impl Standing {
     /// The bits that are not the layout's.
-    pub const FLAGS: u64 = 7;
+    pub const FLAGS: u64 = 15;
 
     /// As one number.
     #[must_use]
     pub fn pack(self) -> u64 {
-        self.layout | u64::from(self.full) | u64::from(self.leaving) << 1 | u64::from(self.settled) << 2
+        let flags = [self.full, self.leaving, self.settled, self.aside];
+        (0..).zip(flags).fold(self.layout, |number, (bit, flag)| number | u64::from(flag) << bit)
     }
 
     /// From one number.
     #[must_use]
     pub fn unpack(number: u64) -> Self {
         let flag = |bit: u32| number >> bit & 1 == 1;
-        Self { layout: number & !Self::FLAGS, full: flag(0), leaving: flag(1), settled: flag(2) }
+        Self {
+            layout: number & !Self::FLAGS,
+            full: flag(0),
+            leaving: flag(1),
+            settled: flag(2),
+            aside: flag(3),
+        }
     }
 }
 
@@ -167,7 +176,7 @@ mod tests {
     #[test]
     fn a_frame_opens_only_unchanged_and_under_its_own_key() {
         let (key, to) = (FrameKey::peer(&[1; 32]), MemberId(9));
-        let standing = Standing { layout: 8, full: true, leaving: false, settled: true };
+        let standing = Standing { layout: 16, full: true, leaving: false, settled: true, aside: true };
         let sent_at = Instant::from_nanos(4);
         let envelope = Envelope { sender: MemberId(1), generation: 2, sequence: 3, sent_at, standing };
         let mut frame = Vec::new();

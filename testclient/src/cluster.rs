@@ -394,6 +394,7 @@ fn describe(operation: &Operation<'_>) -> String {
             format!("PUT of {} bytes with a context", value.bytes.len())
         }
         Operation::GetSiblings { .. } => "GET of siblings (0x26)".to_owned(),
+        Operation::Locate { .. } => "where a key is (0x27)".to_owned(),
         Operation::Unknown(command) => format!("command {command}"),
     }
 }

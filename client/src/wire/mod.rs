@@ -40,6 +40,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + 1_024;
 
 const PUT_WITH_CONTEXT_COMMAND: u32 = 0x25;
 const GET_SIBLINGS_COMMAND: u32 = 0x26;
+const LOCATE_COMMAND: u32 = 0x27;
 
 /// The unique id of a request, chosen by the client and echoed by the server; opaque.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -175,6 +176,11 @@ pub enum Operation<'a> {
         /// The key asked for.
         key: Key,
     },
+    /// 0x27 (private range): return who answers for a key as text, one `address role` a line.
+    Locate {
+        /// The key asked for.
+        key: Key,
+    },
     /// Anything else; answered with [`Status::UnknownCommand`].
     Unknown(u32),
 }
@@ -208,6 +214,7 @@ impl<'a> Operation<'a> {
             Self::Leave => 0x24,
             Self::PutWithContext { .. } => PUT_WITH_CONTEXT_COMMAND,
             Self::GetSiblings { .. } => GET_SIBLINGS_COMMAND,
+            Self::Locate { .. } => LOCATE_COMMAND,
             Self::Unknown(command) => *command,
         }
     }
@@ -220,7 +227,8 @@ impl<'a> Operation<'a> {
             | Self::Get { key }
             | Self::Remove { key }
             | Self::PutWithContext { key, .. }
-            | Self::GetSiblings { key } => Some(key),
+            | Self::GetSiblings { key }
+            | Self::Locate { key } => Some(key),
             Self::Shutdown
             | Self::Wipeout
             | Self::IsAlive
@@ -236,7 +244,7 @@ impl<'a> Operation<'a> {
     /// The operation of a command number that needs no key; `None` for those that have one.
     fn without_key(command: u32) -> Option<Self> {
         Some(match command {
-            1..=3 | PUT_WITH_CONTEXT_COMMAND | GET_SIBLINGS_COMMAND => return None,
+            1..=3 | PUT_WITH_CONTEXT_COMMAND | GET_SIBLINGS_COMMAND | LOCATE_COMMAND => return None,
             4 => Self::Shutdown,
             5 => Self::Wipeout,
             6 => Self::IsAlive,

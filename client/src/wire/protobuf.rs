@@ -17,7 +17,7 @@
 //! Deliberately not here: groups (wire types 3 and 4), which no schema of the course has.
 
 use super::{
-    DropReason, Format, GET_SIBLINGS_COMMAND, Key, MESSAGE_ID_BYTES, MessageId, Operation,
+    DropReason, Format, GET_SIBLINGS_COMMAND, Key, LOCATE_COMMAND, MESSAGE_ID_BYTES, MessageId, Operation,
     PROTOBUF_VALUE_BYTES_MAX, PUT_WITH_CONTEXT_COMMAND, Rejected, Request, Response, ResponseError, Status,
     Value, siblings,
 };
@@ -126,6 +126,7 @@ fn decode_operation(payload: &[u8]) -> Result<Operation<'_>, Status> {
             Ok(Operation::PutWithContext { key, context, value: Value { bytes, ..value } })
         }
         GET_SIBLINGS_COMMAND => Ok(Operation::GetSiblings { key }),
+        LOCATE_COMMAND => Ok(Operation::Locate { key }),
         _ => Ok(Operation::Remove { key }),
     }
 }

@@ -12,13 +12,14 @@
 //! Deliberately not here: telling this layout from the other (see [`super::decode_request`]).
 
 use super::{
-    DropReason, Format, GET_SIBLINGS_COMMAND, KEY_BYTES_MAX, Key, MESSAGE_ID_BYTES, MessageId, Operation,
-    PUT_WITH_CONTEXT_COMMAND, RAW_VALUE_BYTES_MAX, Rejected, Request, Response, ResponseError, Status, Value,
+    DropReason, Format, GET_SIBLINGS_COMMAND, KEY_BYTES_MAX, Key, LOCATE_COMMAND, MESSAGE_ID_BYTES,
+    MessageId, Operation, PUT_WITH_CONTEXT_COMMAND, RAW_VALUE_BYTES_MAX, Rejected, Request, Response,
+    ResponseError, Status, Value,
     siblings::{self, PUT_WITH_CONTEXT_BYTES_MAX},
 };
 
 /// The commands with a key whose successful replies carry a value.
-const VALUED_COMMANDS: [u32; 3] = [2, PUT_WITH_CONTEXT_COMMAND, GET_SIBLINGS_COMMAND];
+const VALUED_COMMANDS: [u32; 4] = [2, PUT_WITH_CONTEXT_COMMAND, GET_SIBLINGS_COMMAND, LOCATE_COMMAND];
 
 /// Decodes a request of this layout.
 ///
@@ -58,6 +59,7 @@ fn decode_keyed(command: u8, rest: &[u8]) -> Result<Operation<'_>, Status> {
             Ok(Operation::PutWithContext { key, context, value: Value { bytes, version: 0 } })
         }
         GET_SIBLINGS_COMMAND => Ok(Operation::GetSiblings { key }),
+        LOCATE_COMMAND => Ok(Operation::Locate { key }),
         _ => Ok(Operation::Remove { key }),
     }
 }

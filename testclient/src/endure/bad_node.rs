@@ -1,77 +1,156 @@
 //! One bad node among good ones: what it costs everybody, as ratios to healthy runs of the same session.
 //!
-//! It is made bad in the ways that need nothing but signals and settings: it stands still half of the time,
-//! its receive buffer is tiny, or it shares its core with programs that never rest. Delay and loss on its
-//! links are not here: the kernels that this is made for have no means for them (netem).
-//! Clients do not know which node is bad and ask it as often as any other.
+//! It is made bad in five ways, one after the other: its traffic is 300 ms late in each direction, or 30 % of
+//! its packets are lost in each direction (both by [`super::bad_link`], left out where there can be none), it
+//! stands still half of the time, its receive buffer is tiny, or it shares a core with programs that never rest.
+//!
+//! Every client stays with one node: those of the bad node are its own share, and have to live with it. So
+//! goodput over all clients may fall by that share, one in as many as there are nodes, and anything
+//! beyond is what the others suffer. Latencies are told apart in the same way: a request for a key that the
+//! bad node does not hold, asked of another node, must not notice anything. Who holds a key is asked of the
+//! nodes themselves (the private 0x27).
 
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use violet_client::Status;
 
-use super::traffic::Kind;
+use super::bad_link::{self, BadLink};
+use super::traffic::{Kind, Share, Split};
 use super::trial::Trial;
 use crate::cluster::{Finding, StageResult};
 use crate::machine::ResumeWatch;
 use crate::report::{Table, milliseconds};
 
-/// Length of each run, and of the load before it that does not count.
-const RUN_SECONDS: u64 = 8;
-const WARM_UP: Duration = Duration::from_secs(2);
-/// Clients, and how long each rests: the machine must not be the limit, or a node that does nothing would be
-/// a gain for the others.
-const CLIENTS: usize = 32;
-const REST: Duration = Duration::from_millis(5);
+/// Length of each run, and how often all ways are gone through.
+const RUN_SECONDS: u64 = 6;
+const ROUNDS: usize = 3;
+/// Load before a run that does not count: with a bad node, the time that the others have to get over it.
+const WARM_UP: Duration = Duration::from_secs(3);
+const GET_OVER_IT: Duration = Duration::from_secs(10);
+/// Clients for each node, and how long each rests: the machine must not be the limit, or a node that does
+/// nothing would be a gain for the others.
+const CLIENTS_PER_NODE: usize = 2;
+const REST: Duration = Duration::from_millis(10);
+/// How bad the link is.
+const DELAY_MS: u64 = 300;
+const LOSS_PERCENT: u64 = 30;
 /// How long the node stands still and runs, in turn.
 const HALF_PERIOD: Duration = Duration::from_millis(10);
 /// Programs that share the node's core.
 const SPINNERS: usize = 2;
-const HEALTHY: &str = "healthy";
+/// What is promised, medians over the rounds.
+const GOODPUT_RATIO_MIN: f64 = 0.85;
+const P99_RATIO_MAX: f64 = 1.5;
 
+/// A way of being bad.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Delay,
+    Loss,
+    HalfStopped,
+    TinyBuffer,
+    BusyCore,
+}
+
+impl Way {
+    const ALL: [Self; 5] = [Self::Delay, Self::Loss, Self::HalfStopped, Self::TinyBuffer, Self::BusyCore];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Delay => "300 ms delay",
+            Self::Loss => "30 % loss",
+            Self::HalfStopped => "stops half of the time",
+            Self::TinyBuffer => "tiny receive buffer",
+            Self::BusyCore => "busy core",
+        }
+    }
+
+    fn needs_link(self) -> bool {
+        matches!(self, Self::Delay | Self::Loss)
+    }
+}
+
+/// The bad node and what it has to do with the load.
+struct Subject {
+    node: usize,
+    everyone: Vec<usize>,
+    link: Option<BadLink>,
+    split: Arc<Split>,
+}
+
+#[derive(Clone, Copy, Debug)]
 struct Run {
-    name: &'static str,
     good_per_second: f64,
-    p99_ms: f64,
-    longest_ms: f64,
+    /// Of each share.
+    p99_ms: [f64; 3],
     unanswered: u64,
 }
+
+const SHARES: [Share; 3] = [Share::Others, Share::ItsKeys, Share::ItsClients];
 
 /// Bad and healthy runs in turn: the machine is not the same from minute to minute.
 pub fn bad_node(trial: &mut Trial) -> StageResult {
     let everyone: Vec<usize> = (0..trial.nodes.addresses().len()).collect();
+    let node = bad_link::bad_one(everyone.len());
+    let link = match trial.options.inside_namespace {
+        true => {
+            let link = BadLink::build(trial.random.next()).map_err(Finding::Undecided)?;
+            trial.nodes.place_in_namespace(node, bad_link::NODE_NAMESPACE.to_owned());
+            Some(link)
+        }
+        false => None,
+    };
     trial.start_cluster(&everyone)?;
     trial.fill()?;
-    trial.remark("delay and loss of the bad node's traffic are left out: there is no netem to make them");
-    let bad = everyone[everyone.len() / 2];
-    let mut runs = vec![measure(trial, HEALTHY, &everyone)?];
-    for way in [half_stopped, tiny_buffer, busy_core] {
-        runs.push(way(trial, bad, &everyone)?);
-        runs.push(measure(trial, HEALTHY, &everyone)?);
+    let its_keys = trial.keys_of(node)?;
+    trial.say(&format!("node {node} is the bad one; it holds {} of the keys", its_keys.len()));
+    let split = Arc::new(Split::new(node, its_keys));
+    let subject = Subject { node, everyone, link, split };
+    let ways: Vec<Way> =
+        Way::ALL.into_iter().filter(|way| subject.link.is_some() || !way.needs_link()).collect();
+    if subject.link.is_none() {
+        trial.remark(
+            "skipped: delay and loss of the bad node's traffic, which need root, `ip` and VXLAN devices",
+        );
     }
-    report(trial, &runs);
-    trial.final_sweep(&everyone)?;
+    let mut runs = Vec::new();
+    let mut healthy = measure(trial, &subject, "healthy", WARM_UP)?;
+    for _ in 0..trial.rounds_or(ROUNDS) {
+        for &way in &ways {
+            let bad = measure_way(trial, &subject, way)?;
+            let after = measure(trial, &subject, "healthy", WARM_UP)?;
+            runs.push((way, [healthy, bad, after]));
+            healthy = after;
+        }
+    }
+    ways.iter().for_each(|way| judge(trial, *way, &runs));
+    report(trial, &ways, &runs);
+    trial.final_sweep(&subject.everyone)?;
     trial.check_processes();
     Ok(())
 }
 
-fn measure(trial: &mut Trial, name: &'static str, everyone: &[usize]) -> Result<Run, Finding> {
+fn measure(trial: &mut Trial, subject: &Subject, name: &str, warm_up: Duration) -> Result<Run, Finding> {
     let mut kind = Kind {
-        clients: CLIENTS,
+        clients: CLIENTS_PER_NODE * subject.everyone.len(),
         rest: REST,
         numbers: 0..trial.busy(),
         more: 0..0,
-        via: everyone.to_vec(),
+        via: subject.everyone.clone(),
+        split: Some(Arc::clone(&subject.split)),
         seed: trial.random.next(),
     };
-    let warm_up = trial.load_of(&kind)?;
-    thread::sleep(WARM_UP);
-    warm_up.stop().map_err(Finding::Undecided)?;
+    let before = trial.load_of(&kind)?;
+    thread::sleep(warm_up);
+    before.stop().map_err(Finding::Undecided)?;
+    SHARES.iter().for_each(|&share| drop(subject.split.take(share)));
     kind.seed = trial.random.next();
+    trial.say(&format!("{name}:"));
     let traffic = trial.load_of(&kind)?;
     thread::sleep(trial.seconds_or(RUN_SECONDS));
     let tally = trial.end_load(traffic)?;
@@ -80,58 +159,133 @@ fn measure(trial: &mut Trial, name: &'static str, everyone: &[usize]) -> Result<
         .iter()
         .map(|status| tally.statuses.get(status).copied().unwrap_or(0))
         .sum();
+    let p99_ms = |share| subject.split.take(share).value_at_quantile(0.99) as f64 / 1e3;
     Ok(Run {
-        name,
         good_per_second: good as f64 / tally.window.as_secs_f64(),
-        p99_ms: tally.latency_ms(99.0),
-        longest_ms: tally.latency_ms(100.0),
+        p99_ms: SHARES.map(p99_ms),
         unanswered: tally.timeouts,
     })
 }
 
-/// The node's process is stopped and continued in turn.
-fn half_stopped(trial: &mut Trial, bad: usize, everyone: &[usize]) -> Result<Run, Finding> {
-    let Some(pid) = trial.nodes.pid(bad) else {
-        return Err(Finding::Undecided(format!("node {bad} does not run")));
-    };
-    let _watch = ResumeWatch::start(&[pid.as_raw_nonzero().get()]).map_err(Finding::Undecided)?;
-    let over = Arc::new(AtomicBool::new(false));
-    let seen = Arc::clone(&over);
-    let alternate = thread::spawn(move || {
-        // The process is our child and is not waited for while this runs, so the id is its own.
-        let send = |signal| rustix::process::kill_process(pid, signal);
-        while !seen.load(Ordering::Relaxed) {
-            let stopped = send(Signal::STOP);
-            thread::sleep(HALF_PERIOD);
-            if stopped.and(send(Signal::CONT)).is_err() {
-                return;
-            }
-            thread::sleep(HALF_PERIOD);
+fn measure_way(trial: &mut Trial, subject: &Subject, way: Way) -> Result<Run, Finding> {
+    let pid = trial.nodes.pid(subject.node);
+    let pid = pid.ok_or_else(|| Finding::Undecided(format!("node {} does not run", subject.node)))?;
+    let bad = |trial: &mut Trial| measure(trial, subject, way.name(), GET_OVER_IT);
+    match (way, &subject.link) {
+        (Way::Delay | Way::Loss, None) => Err(Finding::Undecided("there is no link to make bad".to_owned())),
+        (Way::Delay | Way::Loss, Some(link)) => {
+            let (delay_ms, loss_percent) = if way == Way::Delay { (DELAY_MS, 0) } else { (0, LOSS_PERCENT) };
+            link.set(delay_ms, loss_percent);
+            let run = bad(trial);
+            link.set(0, 0);
+            trial.await_healed("the link is good again", &subject.everyone);
+            run
         }
-    });
-    let run = measure(trial, "stops half of the time", everyone);
-    over.store(true, Ordering::Relaxed);
-    alternate.join().map_err(|_| Finding::Undecided("the alternating thread panicked".to_owned()))?;
-    run
+        (Way::HalfStopped, _) => {
+            let half_stopped = HalfStopped::start(pid)?;
+            let run = bad(trial);
+            drop(half_stopped);
+            trial.await_healed("the node stops no more", &subject.everyone);
+            run
+        }
+        (Way::TinyBuffer, _) => {
+            restart(trial, subject, &["receive-buffer-kib=16"])?;
+            let run = bad(trial);
+            restart(trial, subject, &[])?;
+            run
+        }
+        (Way::BusyCore, _) => {
+            let spinners = Spinners::start(pid)?;
+            let run = bad(trial);
+            drop(spinners);
+            restart(trial, subject, &[])?;
+            run
+        }
+    }
 }
 
-fn restart(trial: &mut Trial, bad: usize, settings: &[&str], everyone: &[usize]) -> StageResult {
-    trial.nodes.set(bad, settings);
-    trial.nodes.kill(&[bad]);
-    trial.nodes.start_again(bad).map_err(Finding::Undecided)?;
-    trial.await_healed(&format!("node {bad} restarted with {settings:?}"), everyone);
+/// The node's process is stopped and continued in turn, until this is dropped.
+struct HalfStopped {
+    over: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+    _watch: ResumeWatch,
+}
+
+impl HalfStopped {
+    fn start(pid: Pid) -> Result<Self, Finding> {
+        let watch = ResumeWatch::start(&[pid.as_raw_nonzero().get()]).map_err(Finding::Undecided)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let seen = Arc::clone(&over);
+        let thread = thread::spawn(move || {
+            // The process is our child and is not waited for while this runs, so the id is its own.
+            let send = |signal| rustix::process::kill_process(pid, signal);
+            while !seen.load(Ordering::Relaxed) {
+                let stopped = send(Signal::STOP);
+                thread::sleep(HALF_PERIOD);
+                if stopped.and(send(Signal::CONT)).is_err() {
+                    return;
+                }
+                thread::sleep(HALF_PERIOD);
+            }
+        });
+        Ok(Self { over, thread: Some(thread), _watch: watch })
+    }
+}
+
+impl Drop for HalfStopped {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Relaxed);
+        // One that panicked has ended, too; the watch resumes the node.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn restart(trial: &mut Trial, subject: &Subject, settings: &[&str]) -> StageResult {
+    let node = subject.node;
+    trial.nodes.set(node, settings);
+    trial.nodes.kill(&[node]);
+    trial.nodes.start_again(node).map_err(Finding::Undecided)?;
+    trial.await_healed(&format!("node {node} restarted with {settings:?}"), &subject.everyone);
     Ok(())
-}
-
-fn tiny_buffer(trial: &mut Trial, bad: usize, everyone: &[usize]) -> Result<Run, Finding> {
-    restart(trial, bad, &["receive-buffer-kib=16"], everyone)?;
-    let run = measure(trial, "tiny receive buffer", everyone)?;
-    restart(trial, bad, &[], everyone)?;
-    Ok(run)
 }
 
 /// Programs that do nothing but run; they end when this is dropped.
 struct Spinners(Vec<Child>);
+
+impl Spinners {
+    /// They share one core with the node as equals. All three give way to everybody else, because the other
+    /// nodes only happen to be on the same machine.
+    fn start(pid: Pid) -> Result<Self, Finding> {
+        let pid = pid.as_raw_nonzero().to_string();
+        for command in [["taskset", "-acp", "0"], ["renice", "-n", "19"]] {
+            let ids: Vec<String> = match command[0] {
+                "renice" => threads_of(&pid),
+                _ => vec![pid.clone()],
+            };
+            let mut line = Command::new(command[0]);
+            line.args(&command[1..]).args(if command[0] == "renice" { &["-p"][..] } else { &[] }).args(ids);
+            let status = line.stdout(Stdio::null()).status();
+            if !status.is_ok_and(|status| status.success()) {
+                return Err(Finding::Undecided(format!(
+                    "cannot pin a node to a core: needs `{}`",
+                    command[0]
+                )));
+            }
+        }
+        let mut spinners = Self(Vec::new());
+        for _ in 0..SPINNERS {
+            let line = ["-n", "19", "taskset", "-c", "0", "sh", "-c", "while :; do :; done"];
+            let spinner = Command::new("nice").args(line).spawn();
+            spinners.0.push(spinner.map_err(|error| Finding::Undecided(format!("nice: {error}")))?);
+        }
+        Ok(spinners)
+    }
+}
+
+fn threads_of(pid: &str) -> Vec<String> {
+    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
+}
 
 impl Drop for Spinners {
     fn drop(&mut self) {
@@ -143,51 +297,84 @@ impl Drop for Spinners {
     }
 }
 
-fn busy_core(trial: &mut Trial, bad: usize, everyone: &[usize]) -> Result<Run, Finding> {
-    let Some(pid) = trial.nodes.pid(bad) else {
-        return Err(Finding::Undecided(format!("node {bad} does not run")));
-    };
-    let pid = pid.as_raw_nonzero().to_string();
-    let pinned = Command::new("taskset").args(["-acp", "0", &pid]).stdout(Stdio::null()).status();
-    if !pinned.is_ok_and(|status| status.success()) {
-        return Err(Finding::Undecided("cannot pin a node to a core: needs `taskset`".to_owned()));
-    }
-    let mut spinners = Spinners(Vec::new());
-    for _ in 0..SPINNERS {
-        let spinner = Command::new("taskset").args(["-c", "0", "sh", "-c", "while :; do :; done"]).spawn();
-        spinners.0.push(spinner.map_err(|error| Finding::Undecided(format!("taskset: {error}")))?);
-    }
-    let run = measure(trial, "busy core", everyone)?;
-    drop(spinners);
-    restart(trial, bad, &[], everyone)?;
-    Ok(run)
+type Trio = (Way, [Run; 3]);
+
+/// The ratios of a figure to the mean of the healthy runs before and after, of each round.
+fn ratios(runs: &[Trio], way: Way, of: impl Fn(&Run) -> f64) -> Vec<f64> {
+    let of_way = runs.iter().filter(|(its, _)| *its == way);
+    let mut ratios: Vec<f64> =
+        of_way.map(|(_, [before, bad, after])| 2.0 * of(bad) / (of(before) + of(after))).collect();
+    ratios.sort_by(f64::total_cmp);
+    ratios
 }
 
-fn report(trial: &mut Trial, runs: &[Run]) {
-    let headings = ["one node …", "good/s", "ratio", "p99 ms", "ratio", "longest ms", "not answered"];
+fn judge(trial: &mut Trial, way: Way, runs: &[Trio]) {
+    let goodput = median(&ratios(runs, way, |run| run.good_per_second));
+    let p99 = median(&ratios(runs, way, |run| run.p99_ms[0]));
+    let name = way.name();
+    trial.figure(format!("{name}: goodput ratio"), goodput, "");
+    trial.figure(format!("{name}: p99 ratio of keys that it does not hold"), p99, "");
+    trial.claim(GOODPUT_RATIO_MIN <= goodput, || {
+        format!("{name}: goodput falls to {goodput:.2} of healthy; promised: {GOODPUT_RATIO_MIN}")
+    });
+    trial.claim(p99 <= P99_RATIO_MAX, || {
+        format!("{name}: p99 of keys that it does not hold rises to {p99:.2} of healthy; promised: {P99_RATIO_MAX}")
+    });
+}
+
+fn median(sorted: &[f64]) -> f64 {
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+fn report(trial: &mut Trial, ways: &[Way], runs: &[Trio]) {
+    let headings = [
+        "one node …",
+        "good/s",
+        "ratio",
+        "p99 ms others",
+        "ratio",
+        "its keys",
+        "ratio",
+        "its clients",
+        "silent",
+    ];
     let mut table = Table::new(&headings, 1);
-    for (index, run) in runs.iter().enumerate() {
-        let ratio = |of: fn(&Run) -> f64| {
-            // Every second run is healthy, the first and the last included.
-            let is_bad = index % 2 == 1;
-            is_bad.then(|| 2.0 * of(run) / (of(&runs[index - 1]) + of(&runs[index + 1])))
+    let spread = |values: &[f64]| match values {
+        [] => String::new(),
+        [one] => format!("{one:.2}"),
+        [least, .., most] => format!("{:.2} ({least:.2} to {most:.2})", median(values)),
+    };
+    let mut healthy: Vec<Run> = runs.first().map(|(_, trio)| trio[0]).into_iter().collect();
+    healthy.extend(runs.iter().map(|(_, trio)| trio[2]));
+    let mut rows = vec![("healthy", None, healthy)];
+    rows.extend(ways.iter().map(|&way| {
+        let bad = runs.iter().filter(|(its, _)| *its == way).map(|(_, trio)| trio[1]);
+        (way.name(), Some(way), bad.collect())
+    }));
+    for (name, way, its) in &rows {
+        let middle = |of: &dyn Fn(&Run) -> f64| {
+            let mut values: Vec<f64> = its.iter().map(of).collect();
+            values.sort_by(f64::total_cmp);
+            median(&values)
         };
-        let (good, p99) = (ratio(|run| run.good_per_second), ratio(|run| run.p99_ms));
-        let shown = |ratio: Option<f64>| ratio.map_or(String::new(), |ratio| format!("{ratio:.2}"));
+        let ratio =
+            |of: &dyn Fn(&Run) -> f64| way.map_or(String::new(), |way| spread(&ratios(runs, way, of)));
         table.row(vec![
-            run.name.to_owned(),
-            format!("{:.0}", run.good_per_second),
-            shown(good),
-            milliseconds(run.p99_ms),
-            shown(p99),
-            milliseconds(run.longest_ms),
-            run.unanswered.to_string(),
+            (*name).to_owned(),
+            format!("{:.0}", middle(&|run| run.good_per_second)),
+            ratio(&|run| run.good_per_second),
+            milliseconds(middle(&|run| run.p99_ms[0])),
+            ratio(&|run| run.p99_ms[0]),
+            milliseconds(middle(&|run| run.p99_ms[1])),
+            ratio(&|run| run.p99_ms[1]),
+            milliseconds(middle(&|run| run.p99_ms[2])),
+            its.iter().map(|run| run.unanswered).sum::<u64>().to_string(),
         ]);
-        for (what, ratio) in [("goodput", good), ("p99", p99)] {
-            if let Some(ratio) = ratio {
-                trial.figure(format!("{}: {what} ratio", run.name), ratio, "");
-            }
-        }
     }
-    trial.remark(format!("ratios to the mean of the healthy runs before and after:\n{}", table.text()));
+    trial.remark(format!(
+        "medians (and spread) of {} rounds; ratios to the mean of the healthy runs before and after; p99 of \
+         requests by share: to other nodes for keys that it does not hold, for its keys, and to it:\n{}",
+        runs.len() / ways.len().max(1),
+        table.text()
+    ));
 }

@@ -58,6 +58,7 @@ fn light_load(trial: &mut Trial, via: &[usize]) -> Result<Traffic, Finding> {
         numbers: 0..trial.busy(),
         more: 0..0,
         via: via.to_vec(),
+        split: None,
         seed: trial.random.next(),
     };
     trial.load_of(&kind)

@@ -91,6 +91,7 @@ fn start_loads(trial: &mut Trial, left: &[usize], right: &[usize]) -> Result<[Tr
         numbers,
         more: both.clone(),
         via: via.to_vec(),
+        split: None,
         seed: trial.random.next(),
     };
     let kinds = [kind(0..third, left), kind(third..2 * third, right)];

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use violet_client::RetryPolicy;
-use violet_client::{Client, Format, Operation, Reply, Status};
+use violet_client::{Client, Format, Key, Operation, Reply, Status};
 
 /// How long to wait for an answer; a node that is silent is asked again in the next look.
 const ANSWER_WAITS: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(700)];
@@ -91,6 +91,12 @@ impl Doctor {
         replies.into_iter().map(|reply| Account::parse(&reply?.text()?)).collect()
     }
 
+    /// The replicas of a key, as a node sees it; `None` when it does not answer.
+    pub fn replicas(&mut self, node: SocketAddr, key: Key) -> Option<Vec<SocketAddr>> {
+        let reply = self.ask(&[node], Operation::Locate { key }).pop()??;
+        parse_replicas(&reply.text()?)
+    }
+
     /// Waits until every one of these counts exactly all of them; how long that took.
     ///
     /// # Errors
@@ -152,6 +158,13 @@ impl Doctor {
     }
 }
 
+/// Reads the text of the private 0x27, one `address role` a line.
+fn parse_replicas(text: &str) -> Option<Vec<SocketAddr>> {
+    let replicas = text.lines().filter_map(|line| line.split_once(' '));
+    let replicas = replicas.filter(|(_, role)| role.ends_with("replica"));
+    replicas.map(|(address, _)| address.parse().ok()).collect()
+}
+
 fn what_is_left(accounts: &[Option<Account>]) -> String {
     let known = || accounts.iter().flatten();
     format!(
@@ -180,6 +193,11 @@ mod tests {
         check(r#"{"repair": {"unsettled": 2}}"#, false);
         check(r#"{"repair": {"unsettled": 0}}"#, true);
         assert_eq!(Account::parse("no json"), None);
+        let text = "127.0.0.1:1 replica\n127.0.0.1:2 absent-replica\n127.0.0.1:3 stand-in\n";
+        let addresses: Vec<SocketAddr> =
+            ["127.0.0.1:1", "127.0.0.1:2"].iter().map(|address| address.parse().unwrap()).collect();
+        assert_eq!(parse_replicas(text), Some(addresses));
+        assert_eq!(parse_replicas("somewhere replica"), None);
         let account = Account::parse(r#"{"memory": {"keys": 5, "tombstones": 2}}"#).unwrap();
         assert_eq!((account.keys, account.tombstones), (5, 2));
     }

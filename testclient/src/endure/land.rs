@@ -117,7 +117,8 @@ pub fn join() -> Result<(), String> {
     ip(&format!("link set {} up", LINK[0]))
 }
 
-fn ip(arguments: &str) -> Result<(), String> {
+/// Runs the `ip` command; a sentence when it fails.
+pub fn ip(arguments: &str) -> Result<(), String> {
     let output = Command::new("ip").args(arguments.split(' ')).output();
     let output = output.map_err(|error| format!("ip {arguments}: {error}"))?;
     if output.status.success() {

@@ -6,6 +6,7 @@
 //! did not hold and how long everything took. The scenarios are the files beside this one.
 
 mod absences;
+mod bad_link;
 mod bad_node;
 mod growth;
 mod halves;
@@ -38,6 +39,17 @@ use crate::values::Random;
 /// How often a process in a namespace looks for its parent.
 const PARENT_POLL: Duration = Duration::from_millis(250);
 
+/// Where the nodes of a scenario live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ground {
+    /// All on loopback.
+    Loopback,
+    /// In two halves of a network ([`land`]); there must be network namespaces.
+    Halves,
+    /// One of them behind a link of its own ([`bad_link`]), if there are network namespaces.
+    BadLink,
+}
+
 /// One scenario.
 struct Scenario {
     name: &'static str,
@@ -47,8 +59,7 @@ struct Scenario {
     keys: u64,
     /// Settings of its nodes, NAME=VALUE.
     settings: &'static [&'static str],
-    /// Whether it needs network namespaces.
-    divided: bool,
+    ground: Ground,
     run: fn(&mut Trial) -> StageResult,
 }
 
@@ -59,7 +70,7 @@ const SCENARIOS: &[Scenario] = &[
         nodes: 7,
         keys: 2_000,
         settings: &[],
-        divided: false,
+        ground: Ground::Loopback,
         run: restarts::restart_empty,
     },
     Scenario {
@@ -68,7 +79,7 @@ const SCENARIOS: &[Scenario] = &[
         nodes: 7,
         keys: 12_000,
         settings: &[],
-        divided: false,
+        ground: Ground::Loopback,
         run: absences::suspend,
     },
     Scenario {
@@ -77,7 +88,7 @@ const SCENARIOS: &[Scenario] = &[
         nodes: 7,
         keys: 24_000,
         settings: &["hints-mib=1"],
-        divided: false,
+        ground: Ground::Loopback,
         run: absences::suspend_few_hints,
     },
     Scenario {
@@ -86,7 +97,7 @@ const SCENARIOS: &[Scenario] = &[
         nodes: 10,
         keys: 1_000,
         settings: &[],
-        divided: false,
+        ground: Ground::Loopback,
         run: restarts::mass_restart,
     },
     Scenario {
@@ -95,7 +106,7 @@ const SCENARIOS: &[Scenario] = &[
         nodes: 7,
         keys: 2_000,
         settings: &[],
-        divided: false,
+        ground: Ground::Loopback,
         run: restarts::rolling_restart,
     },
     Scenario {
@@ -104,7 +115,7 @@ const SCENARIOS: &[Scenario] = &[
         nodes: 10,
         keys: 10_000,
         settings: &[],
-        divided: false,
+        ground: Ground::Loopback,
         run: growth::grow_shrink,
     },
     Scenario {
@@ -113,7 +124,7 @@ const SCENARIOS: &[Scenario] = &[
         nodes: 20,
         keys: 4_000,
         settings: &[],
-        divided: false,
+        ground: Ground::Loopback,
         run: absences::second_round,
     },
     Scenario {
@@ -122,7 +133,7 @@ const SCENARIOS: &[Scenario] = &[
         nodes: 8,
         keys: 3_000,
         settings: &[],
-        divided: true,
+        ground: Ground::Halves,
         run: halves::halves,
     },
     Scenario {
@@ -131,7 +142,7 @@ const SCENARIOS: &[Scenario] = &[
         nodes: 15,
         keys: 3_000,
         settings: &[],
-        divided: false,
+        ground: Ground::BadLink,
         run: bad_node::bad_node,
     },
 ];
@@ -196,7 +207,12 @@ pub fn run(arguments: &EndureArguments) -> Result<bool, String> {
     let preamble = Preamble::new(seed, &[first]);
     let mut records = Vec::new();
     for scenario in chosen {
-        if scenario.divided && !arguments.inside_namespace {
+        let wants_namespace = match scenario.ground {
+            Ground::Loopback => false,
+            Ground::Halves => true,
+            Ground::BadLink => bad_link::obstacle().is_none(),
+        };
+        if wants_namespace && !arguments.inside_namespace {
             records.push(run_inside(scenario, arguments, seed)?);
             continue;
         }
@@ -252,9 +268,10 @@ fn print_list() {
 fn run_one(scenario: &Scenario, arguments: &EndureArguments, seed: u64) -> Result<Record, String> {
     let started = Instant::now();
     let count = arguments.nodes.unwrap_or(scenario.nodes);
-    let addresses = match scenario.divided {
-        true => land::addresses(arguments.port, count)?,
-        false => addresses(arguments.port, count)?,
+    let addresses = match scenario.ground {
+        Ground::Halves => land::addresses(arguments.port, count)?,
+        Ground::BadLink if arguments.inside_namespace => bad_link::addresses(arguments.port, count)?,
+        Ground::Loopback | Ground::BadLink => addresses(arguments.port, count)?,
     };
     let program = arguments.violet.clone().ok_or("name the violet binary with --violet")?;
     let recipe = Recipe {
@@ -264,7 +281,7 @@ fn run_one(scenario: &Scenario, arguments: &EndureArguments, seed: u64) -> Resul
         settings: settings(scenario, &arguments.settings),
     };
     let nodes = Nodes::new(recipe, &addresses)?;
-    if !scenario.divided {
+    if !arguments.inside_namespace {
         nodes.check_ports()?;
     }
     let mut trial = Trial::new(nodes, arguments, seed, scenario.keys)?;

@@ -5,12 +5,14 @@
 //! nodes are asked, and whether anything is read, can be changed while it runs. Every end goes into the
 //! shared ledger, every read is judged at once. Two loads may share a key; the ledger's rule still holds.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hdrhistogram::Histogram;
 use violet_client::Status;
 
 use super::history::{Deed, Found, Ledger, Observations, Read};
@@ -79,6 +81,58 @@ impl Shared {
     }
 }
 
+/// Longest latency that is told apart, in microseconds.
+const LATENCY_US_MAX: u64 = 60_000_000;
+
+/// Latencies by what a request has to do with one node. A request that nobody answers counts with its
+/// whole patience.
+#[derive(Debug)]
+pub struct Split {
+    node: usize,
+    /// The keys that the node is a replica of.
+    its_keys: BTreeSet<u64>,
+    seen: Mutex<BTreeMap<Share, Histogram<u64>>>,
+}
+
+/// What a request has to do with the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Share {
+    /// Asked of another node, for a key that the node does not hold.
+    Others,
+    /// Asked of another node, for a key that it holds.
+    ItsKeys,
+    /// Asked of the node itself.
+    ItsClients,
+}
+
+impl Split {
+    /// Nothing seen yet.
+    pub fn new(node: usize, its_keys: BTreeSet<u64>) -> Self {
+        Self { node, its_keys, seen: Mutex::default() }
+    }
+
+    /// Takes out what was seen of a share.
+    pub fn take(&self, share: Share) -> Histogram<u64> {
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        seen.remove(&share).unwrap_or_else(latencies)
+    }
+
+    fn note(&self, server: usize, number: u64, latency: Duration) {
+        let share = match (server == self.node, self.its_keys.contains(&number)) {
+            (true, _) => Share::ItsClients,
+            (false, true) => Share::ItsKeys,
+            (false, false) => Share::Others,
+        };
+        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
+        seen.entry(share).or_insert_with(latencies).saturating_record(micros);
+    }
+}
+
+fn latencies() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_US_MAX, 3).expect("the bounds are in order")
+}
+
 /// Which load.
 #[derive(Clone, Debug)]
 pub struct Kind {
@@ -90,8 +144,10 @@ pub struct Kind {
     pub numbers: Range<u64>,
     /// More keys to write, which another load may write, too.
     pub more: Range<u64>,
-    /// The nodes to ask.
+    /// The nodes to ask, a random one each time.
     pub via: Vec<usize>,
+    /// Tells latencies apart; and each client stays with one node.
+    pub split: Option<Arc<Split>>,
     /// Of its draws.
     pub seed: u64,
 }
@@ -120,6 +176,8 @@ impl Traffic {
             via: Arc::clone(&via),
             random: Random::new(kind.seed),
             under_way: vec![None; kind.clients],
+            split: kind.split.clone(),
+            asked: vec![(0, 0, Duration::ZERO); kind.clients],
         };
         let (plan, stop) = (Plan { clients: kind.clients, rest: kind.rest, ..plan }, Arc::clone(&signals));
         let body = move || load::run(&plan, &mut clients, &stop);
@@ -160,6 +218,9 @@ struct Clients {
     via: Arc<Mutex<Vec<usize>>>,
     random: Random,
     under_way: Vec<Option<UnderWay>>,
+    split: Option<Arc<Split>>,
+    /// Whom each client asked last, for which key and when.
+    asked: Vec<(usize, u64, Duration)>,
 }
 
 impl Clients {
@@ -189,7 +250,8 @@ impl Workload for Clients {
     fn next(&mut self, client: usize, value: &mut Vec<u8>) -> Option<Call> {
         let server = {
             let via = self.via.lock().unwrap_or_else(PoisonError::into_inner);
-            via[self.random.below(via.len())]
+            let place = if self.split.is_some() { client % via.len() } else { self.random.below(via.len()) };
+            via[place]
         };
         let drawn = self.random.below(SHARES);
         let reads = self.shared.reads.load(Ordering::Relaxed);
@@ -202,12 +264,18 @@ impl Workload for Clients {
         } else {
             self.step(client, Deed::Put, value)
         };
+        let (UnderWay::Step { number, .. } | UnderWay::Read(Read { number, .. })) = under_way;
+        self.asked[client] = (server, number, self.shared.now());
         self.under_way[client] = Some(under_way);
         Some(Call { server, ask })
     }
 
     fn on_end(&mut self, client: usize, end: End<'_>) {
         let now = self.shared.now();
+        if let Some(split) = &self.split {
+            let (server, number, asked) = self.asked[client];
+            split.note(server, number, now.saturating_sub(asked));
+        }
         match self.under_way[client].take() {
             None => {}
             Some(UnderWay::Read(read)) => {
@@ -255,8 +323,15 @@ mod tests {
             redraw_server: false,
             seed: 1,
         };
-        let kind =
-            Kind { clients: 6, rest: Duration::ZERO, numbers: 0..30, more: 30..35, via: vec![0], seed: 2 };
+        let kind = Kind {
+            clients: 6,
+            rest: Duration::ZERO,
+            numbers: 0..30,
+            more: 30..35,
+            via: vec![0],
+            split: None,
+            seed: 2,
+        };
         let traffic = Traffic::start(plan, &shared, &kind).unwrap();
         while traffic.signals.answers.load(Ordering::Relaxed) < REQUESTS {
             std::thread::yield_now();

@@ -296,6 +296,7 @@ impl Trial {
             numbers: 0..self.busy,
             more: 0..0,
             via: via.to_vec(),
+            split: None,
             seed: self.random.next(),
         };
         self.load_of(&kind)
@@ -382,6 +383,24 @@ impl Trial {
             }
             Err(why) => self.break_claim(format!("{when}: not healed: {why}")),
         }
+    }
+
+    /// The keys that a node is a replica of, as it says itself.
+    ///
+    /// # Errors
+    /// A finding, when nodes do not tell: only Violet knows the question.
+    pub fn keys_of(&mut self, node: usize) -> Result<BTreeSet<u64>, Finding> {
+        let (keys, address) = (self.shared.ledger().keys, self.servers[node]);
+        let mut held = BTreeSet::new();
+        for number in 0..keys.count {
+            let replicas = self.doctor.replicas(address, keys.key(number));
+            let replicas = replicas
+                .ok_or_else(|| Finding::Undecided(format!("{address} does not say who holds a key")))?;
+            if replicas.contains(&address) {
+                held.insert(number);
+            }
+        }
+        Ok(held)
     }
 
     /// What these nodes say about themselves.

@@ -270,6 +270,7 @@ impl Node {
             | Operation::Leave
             | Operation::PutWithContext { .. }
             | Operation::GetSiblings { .. }
+            | Operation::Locate { .. }
             | Operation::Unknown(_) => {
                 response.status = Status::UnknownCommand;
             }
