@@ -42,6 +42,9 @@ pub struct Fence {
     missed: AtomicBool,
     /// One bit for each partition that is filling.
     filling: Vec<AtomicU64>,
+    /// One bit for each partition that this node owns and got from nobody: all its owners were given up
+    /// at once, and may come back.
+    orphans: Vec<AtomicU64>,
     /// A leaf lock.
     catch_up: Mutex<CatchUp>,
     /// Planted: what is filling is served.
@@ -75,6 +78,7 @@ impl Fence {
             aside: AtomicBool::new(false),
             missed: AtomicBool::new(true),
             filling: (0..PARTITION_WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            orphans: (0..PARTITION_WORDS).map(|_| AtomicU64::new(0)).collect(),
             catch_up: Mutex::default(),
             #[cfg(test)]
             serves_unfilled: AtomicBool::new(false),
@@ -149,6 +153,19 @@ impl Fence {
             let (word, bit) = Self::place(partition);
             self.filling[word].fetch_and(!bit, Ordering::AcqRel);
         }
+    }
+
+    /// A partition is filled, but none of those who held it could be asked.
+    pub fn note_orphan(&self, partition: u16) {
+        let (word, bit) = Self::place(partition);
+        self.orphans[word].fetch_or(bit, Ordering::Relaxed);
+    }
+
+    /// Whether those who held a partition before this node may come back with what nobody here knows.
+    #[must_use]
+    pub fn is_orphan(&self, partition: u16) -> bool {
+        let (word, bit) = Self::place(partition);
+        self.orphans[word].load(Ordering::Relaxed) & bit != 0
     }
 
     /// When this node was last certainly there before the last gap.

@@ -199,6 +199,13 @@ impl ClusterView {
         self.primaries(partition).contains(&member) || self.previous.first().is_some_and(is_in)
     }
 
+    /// Whether none of a partition's owners in the oldest layout that is being replaced can be asked.
+    #[must_use]
+    pub fn was_given_up(&self, partition: u16, is_usable: impl Fn(u16) -> bool) -> bool {
+        let owners = self.previous.first().map_or(&[][..], |table| table.replicas_of(partition));
+        !owners.is_empty() && !owners.iter().any(|owner| is_usable(*owner))
+    }
+
     /// Whether this node became an owner of a partition of late, so that others may remember requests that
     /// it does not.
     #[must_use]

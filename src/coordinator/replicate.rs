@@ -185,6 +185,10 @@ impl Coordinator {
     /// Keeps a hint here for another member, and tries at once whether it can be delivered: a member
     /// that merely lost a datagram must not serve the old value for long.
     pub(super) fn keep_hint(&self, turn: &mut Turn<'_>, owner: MemberId, write: &Write<'_>) -> bool {
+        if owner == turn.view.member(turn.view.me()).id {
+            // A node that gives way to others may coordinate nevertheless; it has the write already.
+            return true;
+        }
         let kept = self.replica.hints.keep(owner, write);
         turn.outbox.count(if kept { Metric::HintsKept } else { Metric::HintsDropped });
         let usable = |to: &u16| turn.view.is_usable(*to, turn.now, turn.suspect_after);

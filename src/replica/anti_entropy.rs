@@ -533,6 +533,9 @@ impl State {
                     // All others were wiped while this node was away: so it would have been.
                     scene.replica.forget_until(partition, wiped_at);
                 }
+                if scene.view.was_given_up(partition, |owner| scene.is_usable(owner)) {
+                    scene.fence.note_orphan(partition);
+                }
                 scene.fence.end_filling(round, partition);
             }
         }
