@@ -487,3 +487,32 @@ fn the_list_may_come_from_the_environment() {
     script.end();
     assert_eq!(output.status.code(), Some(0));
 }
+
+#[test]
+fn who_answers_for_a_key_is_printed() {
+    let tells = |server: Server| {
+        let request = server.receive();
+        assert_eq!(request.operation(), Operation::Locate { key: Key::parse(b"key").unwrap() });
+        server.answer_value(&request, b"127.0.0.1:1 replica\n127.0.0.1:2 stand-in\n", 0);
+    };
+    check(
+        &["where", "key"],
+        b"",
+        tells,
+        expect![[r#"
+            out: "127.0.0.1:1 replica\n127.0.0.1:2 stand-in\n"
+            err: ""
+            exit: 0
+        "#]],
+    );
+    check(
+        &["--json", "where", "key"],
+        b"",
+        tells,
+        expect![[r#"
+            out: "{\"holders\":[\"127.0.0.1:1 replica\",\"127.0.0.1:2 stand-in\"],\"key\":\"key\",\"outcome\":\"success\",\"server\":\"SERVER\"}\n"
+            err: ""
+            exit: 0
+        "#]],
+    );
+}

@@ -30,15 +30,17 @@ const ANSWERS_WEIGHED: u32 = 16;
 /// For how long a member must have been late too often before it is accused.
 const LATE_FOR: Duration = Duration::from_secs(2);
 /// An older impression means nothing.
-const IMPRESSION_KEPT: Duration = Duration::from_secs(1);
+const IMPRESSION_KEPT: Duration = Duration::from_secs(3);
 /// How often an accused member is probed.
 pub const PROBE_EVERY: Duration = Duration::from_millis(250);
 /// Answers in a row that end an accusation.
 const ON_TIME_MIN: u32 = 20;
 /// For how long an accusation counts that is not renewed.
 const ACCUSATION_KEPT: Duration = Duration::from_millis(1_500);
-/// One member in so many may stand aside, and one in so many may be accused by one node; one at least.
+/// One member in so many may stand aside; one at least.
 const ASIDE_SHARE: usize = 8;
+/// One member in so many may be accused by one node; one at least.
+const ACCUSED_SHARE: usize = 4;
 /// From so many members on, one accuser alone could be the one that is late.
 const ACCUSERS_TWO_FROM: usize = 4;
 
@@ -135,7 +137,7 @@ pub fn review(view: &ClusterView, now: Instant) -> Vec<DueProbe> {
     let others = || (0..view.members().len() as u16).filter(|member| *member != view.me());
     let lateness = |member: u16| &view.member(member).peer.lateness;
     let wrong = |member: &u16| lateness(*member).is_accused() || lateness(*member).is_late(now);
-    if others().filter(wrong).count() <= share_of(view) {
+    if others().filter(wrong).count() <= share_of(view, ACCUSED_SHARE) {
         for member in
             others().filter(|member| !lateness(*member).is_accused() && lateness(*member).is_late(now))
         {
@@ -162,8 +164,8 @@ fn probe(lateness: &Lateness, to: u16, now: Instant) -> DueProbe {
     DueProbe { to, stamp: now.as_nanos(), late }
 }
 
-fn share_of(view: &ClusterView) -> usize {
-    (view.members().len() / ASIDE_SHARE).max(1)
+fn share_of(view: &ClusterView, one_in: usize) -> usize {
+    (view.members().len() / one_in).max(1)
 }
 
 /// Whether this node should stand aside now.
@@ -177,5 +179,116 @@ pub fn should_stand_aside(view: &ClusterView, now: Instant) -> bool {
     let aside = others().filter(|(_, member)| member.peer.standing().aside).count();
     let accusers = others().filter(|(_, member)| member.peer.lateness.accuses_me(now)).count();
     let accusers_min = if members.len() < ACCUSERS_TWO_FROM { 1 } else { 2 };
-    aside < share_of(view) && accusers_min <= accusers
+    aside < share_of(view, ASIDE_SHARE) && accusers_min <= accusers
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::layout::{Layout, Layouts};
+    use super::super::{Member, Peer};
+    use super::*;
+    use crate::ids::MemberId;
+    use crate::peer::Standing;
+    use std::sync::Arc;
+
+    /// A view of so many members, of which the first is this node.
+    fn view(count: u16) -> ClusterView {
+        let address = |number: u16| std::net::SocketAddr::from(([127, 0, 0, 1], 1 + number));
+        let mut members: Vec<Member> = (0..count)
+            .map(|number| Member {
+                id: MemberId::of(address(number)),
+                address: address(number),
+                state: MemberState::Alive,
+                peer: Arc::<Peer>::default(),
+            })
+            .collect();
+        members.sort_by_key(|member| member.id);
+        let me = members[0].id;
+        let ids = members.iter().map(|member| member.id).collect();
+        ClusterView::new(members, me, &Layouts::new(Layout::new(ids, 3, 6)))
+    }
+
+    fn at(millis: u64) -> Instant {
+        Instant::from_nanos(1_000_000_000 + millis * 1_000_000)
+    }
+
+    /// These members answer for so long, every 10 ms, one in `late_one_in` late.
+    fn answer(view: &ClusterView, members: &[u16], from: u64, to: u64, late_one_in: u64) {
+        for time in (from..to).step_by(10) {
+            let lateness = |member: &u16| &view.member(*member).peer.lateness;
+            members.iter().for_each(|member| lateness(member).note(at(time), (time / 10) % late_one_in == 0));
+        }
+    }
+
+    #[test]
+    fn one_that_is_late_for_long_is_accused_until_it_is_on_time() {
+        let view = view(8);
+        answer(&view, &[3], 0, 1_500, 2);
+        assert_eq!(review(&view, at(1_500)), [], "not for long enough");
+        answer(&view, &[3], 1_500, 2_500, 2);
+        let due = review(&view, at(2_500));
+        assert_eq!(due, [DueProbe { to: 3, stamp: at(2_500).as_nanos(), late: true }]);
+        let lateness = &view.member(3).peer.lateness;
+        let mut stamp = due[0].stamp;
+        let mut probe = |now: u64, echoed_after: u64| {
+            lateness.on_echo(at(now - 250 + echoed_after), stamp, Duration::from_millis(50));
+            let due = review(&view, at(now));
+            stamp = due[0].stamp;
+            due[0].late
+        };
+        let mut now = 2_500;
+        let mut later = || {
+            now += 250;
+            now
+        };
+        for _ in 0..10 {
+            assert!(probe(later(), 20));
+        }
+        assert!(probe(later(), 200), "one late answer, and the row begins anew");
+        for _ in 0..ON_TIME_MIN {
+            assert!(probe(later(), 20));
+        }
+        assert!(!probe(later(), 20), "it is told that it is well");
+        assert_eq!(review(&view, at(60_000)), []);
+    }
+
+    #[test]
+    fn a_few_late_answers_and_many_late_members_accuse_nobody() {
+        let view = view(8);
+        answer(&view, &[3], 0, 9_000, 10);
+        assert_eq!(review(&view, at(9_000)), []);
+        answer(&view, &[1, 2, 3], 20_000, 29_000, 1);
+        assert_eq!(review(&view, at(29_000)), [], "it is this node that is late");
+    }
+
+    #[test]
+    fn two_accusers_send_it_aside_unless_others_stand_there() {
+        let view = view(8);
+        let lateness = |member: u16| &view.member(member).peer.lateness;
+        lateness(1).on_accused(at(0), true);
+        assert!(!should_stand_aside(&view, at(1)), "one alone may be the one that is late");
+        lateness(2).on_accused(at(0), true);
+        assert!(should_stand_aside(&view, at(1)));
+        assert!(!should_stand_aside(&view, at(1_500)), "accusations end");
+        lateness(1).on_accused(at(2_000), true);
+        lateness(2).on_accused(at(2_000), true);
+        lateness(2).on_accused(at(2_001), false);
+        assert!(!should_stand_aside(&view, at(2_002)));
+        lateness(2).on_accused(at(2_003), true);
+        assert!(should_stand_aside(&view, at(2_004)));
+        view.member(5).peer.say(Standing { aside: true, ..Standing::default() });
+        assert!(!should_stand_aside(&view, at(2_004)), "one at a time");
+    }
+
+    #[test]
+    fn who_stands_aside_holds_nothing_and_can_be_asked() {
+        let view = view(8);
+        let late = Duration::from_millis(350);
+        let aside = view.primaries(0)[0];
+        view.member(aside).peer.say(Standing { aside: true, ..Standing::default() });
+        let holders = view.holders(0, at(0), late);
+        assert!(holders.as_slice().iter().all(|holder| holder.member != aside));
+        assert!(holders.as_slice().iter().any(|holder| holder.stands_in_for == Some(aside)));
+        assert!(view.is_usable(aside, at(0), late));
+    }
 }

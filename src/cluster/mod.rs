@@ -279,7 +279,8 @@ impl ClusterView {
         let member = self.member(index);
         match member.state {
             MemberState::Alive => true,
-            MemberState::Down(since) => since < member.peer.heard_at(),
+            // Gossip may be late: who was heard just before it was called down is there, and serves what it holds.
+            MemberState::Down(since) => since < member.peer.heard_at() + HEARD_LATELY,
         }
     }
 
@@ -360,6 +361,10 @@ impl ClusterView {
         &list[self.table.replicas().min(list.len())..]
     }
 }
+
+/// Who was heard within this time is not away, whatever gossip says. Shorter than the silence after which a member
+/// is bypassed.
+const HEARD_LATELY: Duration = Duration::from_millis(200);
 
 const WINDOW_WORDS: usize = 32;
 const WINDOW_BITS: u64 = WINDOW_WORDS as u64 * 64;

@@ -80,3 +80,31 @@ impl Coordinator {
         self.link.send(turn.now, turn.view, to, &Message::Hint { write }, turn.outbox);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn known(id: u64, time: u64, removed: bool) -> Known {
+        Known { member: MemberId(id), primary: true, version: Version { time, writer: 0 }, removed }
+    }
+
+    #[test]
+    fn who_is_behind_is_mended_by_who_is_not() {
+        let check = |all: &[Known], expected: Option<(u64, &[u64])>| {
+            let expected = expected.map(|(holder, lacking)| {
+                (MemberId(holder), lacking.iter().map(|id| MemberId(*id)).collect::<Vec<_>>())
+            });
+            assert_eq!(needed(all), expected, "{all:?}");
+        };
+        let (new, old, nothing) = (known(1, 9, false), known(2, 5, false), known(3, 0, true));
+        check(&[new, old, nothing], Some((1, &[2, 3])));
+        check(&[new, Known { primary: false, ..old }], None);
+        check(&[new], None);
+        check(&[], None);
+        check(&[nothing, known(4, 0, true)], None);
+        let removal = known(1, 9, true);
+        check(&[removal, old, nothing], Some((1, &[2])));
+        check(&[removal, known(2, 5, true)], None);
+    }
+}

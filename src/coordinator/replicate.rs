@@ -186,7 +186,7 @@ impl Coordinator {
     /// that merely lost a datagram must not serve the old value for long.
     pub(super) fn keep_hint(&self, turn: &mut Turn<'_>, owner: MemberId, write: &Write<'_>) -> bool {
         if owner == turn.view.member(turn.view.me()).id {
-            // A node that gives way to others may coordinate nevertheless; it has the write already.
+            // This node stands aside, so that others stand in for it; what it coordinates yet it has itself.
             return true;
         }
         let kept = self.replica.hints.keep(owner, write);

@@ -292,6 +292,33 @@ mod tests {
     }
 
     #[test]
+    fn sets_are_kept_together() {
+        let (hints, _) = hints();
+        let key = Key::parse(b"k").expect("short enough");
+        let keep_set = |writer: u64, time: u64| {
+            let value = Value { bytes: &writer.to_le_bytes(), version: 0 };
+            let context = siblings::CausalContext::default();
+            let updated = siblings::Siblings::default().update(&context, value, writer, time);
+            let mut set = Vec::new();
+            updated.expect("a possible context").siblings.encode(&mut set);
+            let version = Version { time, writer };
+            let value = Some(Value { bytes: &set, version: 0 });
+            assert!(hints.keep(OWNER, &Write { key, version, value, is_set: true, request: RequestKey(0) }));
+        };
+        keep_set(2, 20);
+        keep_set(1, 10);
+        assert_eq!(hints.usage().0, 1);
+        let (_, hint) = hints.take_due(OWNER, Instant::FAR, Duration::ZERO, 9).remove(0);
+        let write = hint.write(key);
+        assert_eq!((write.version, write.is_set), (Version { time: 20, writer: 2 }, true));
+        let set = siblings::Siblings::decode(write.value.expect("a value").bytes).expect("a set");
+        assert_eq!(set.len(), 2);
+        assert!(keep(&hints, b"k", 30, b"plain"), "a newer value takes the set's place");
+        let (_, hint) = hints.take_due(OWNER, Instant::FAR, Duration::ZERO, 9).remove(0);
+        assert!(!hint.write(key).is_set);
+    }
+
+    #[test]
     fn deliveries_go_round_in_bounded_steps() {
         let (hints, _) = hints();
         for key in [b"a", b"b", b"c"] {

@@ -329,7 +329,10 @@ impl Judge<'_> {
             self.violate("every read is fresh", key, &[first, read], &what);
         } else if is_mended && is_older {
             self.violate("mended, no read misses what is not lost", key, &[first, read], &what);
-        } else if is_older && self.claims.kept.is_some_and(|within| within <= age) {
+        } else if is_older
+            && !self.op(read).is_excused
+            && self.claims.kept.is_some_and(|within| within <= age)
+        {
             self.violate("no read misses what is not lost", key, &[first, read], &what);
         } else if self.is_stale_after_resume(read, acknowledged) {
             self.violate("who comes back serves nothing stale", key, &[first, read], &what);

@@ -246,6 +246,7 @@ impl Client {
         history.ops[running.op].last_sent = now;
         let bytes = running.exchange.datagram().to_vec();
         history.note_request(running.op, &bytes);
+        history.look_for_holders(running.op, now, hosts);
         self.last_sent = Some(bytes.clone());
         letters.push(Letter { node: running.node, port: PORT, bytes });
         if is_first && !is_wipe {

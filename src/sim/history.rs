@@ -6,13 +6,16 @@
 //! process dies or is wiped it looks which acknowledged writes nobody holds any more, nor anything newer
 //! ([`History::note_losses`]). Only those are excused later; everything else must be there.
 
-use super::host::Host;
+use super::host::{Host, State};
 use crate::ids::{RequestKey, Version};
 use crate::peer::Write;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use violet_client::{Key, Status};
 use xxhash_rust::xxh3::xxh3_64;
+
+/// A process that was stopped serves again after this long: it hears what it missed first.
+const BACK_AFTER: Duration = Duration::from_millis(500);
 
 /// A place in [`History::ops`].
 pub type OpId = usize;
@@ -83,6 +86,9 @@ pub struct Op {
     pub holders: Vec<(usize, u32)>,
     /// The moment since which no process holds this acknowledged write or anything newer of its key.
     pub lost_at: Option<Instant>,
+    /// While it was asked for, all who held the newest acknowledged write of its key were stopped, or had just
+    /// come back: nobody could know better.
+    pub is_excused: bool,
     /// The versions that coordinators gave it, as seen in their frames: one, unless it was repeated.
     given: Vec<Version>,
 }
@@ -167,6 +173,7 @@ impl History {
             version: None,
             holders: Vec::new(),
             lost_at: None,
+            is_excused: false,
             given: Vec::new(),
         });
         id
@@ -177,6 +184,18 @@ impl History {
         if self.ops[id].is_mutation() {
             self.requests.insert(RequestKey::of(datagram), id);
         }
+    }
+
+    /// A read is asked or answered now: looks whether anybody is there who knows what it should see.
+    pub fn look_for_holders(&mut self, id: OpId, now: Instant, hosts: &[Host]) {
+        let op = &self.ops[id];
+        let newest = self.kept.get(op.key).and_then(|kept| kept.iter().max());
+        let (Action::Get, Some((version, _))) = (&op.action, newest) else { return };
+        let key = &self.keys[op.key];
+        let is_there = |host: &Host| host.state == State::Up && host.resumed_at + BACK_AFTER < now;
+        let knows = |host: &Host| is_there(host) && Some(*version) <= host.version_of(key);
+        let is_excused = !hosts.iter().any(knows);
+        self.ops[id].is_excused |= is_excused;
     }
 
     /// A coordinator sends a write to a holder. What is sent again may be a newer write under the old
@@ -209,6 +228,7 @@ impl History {
     /// A request is answered, or given up.
     pub fn finish(&mut self, id: OpId, now: Instant, seen: Seen, by: Option<usize>, hosts: &[Host]) {
         let found = self.look_at(id, &seen, hosts);
+        self.look_for_holders(id, now, hosts);
         let op = &mut self.ops[id];
         op.returned = Some(now);
         op.seen = seen;

@@ -32,7 +32,15 @@ const SETTLE: Duration = Duration::from_secs(2);
 /// # Errors
 /// The line that cannot be obeyed, and why.
 pub fn play(text: &str) -> Result<String, String> {
-    let mut script = Script::default();
+    play_with(text, Bugs::default())
+}
+
+/// [`play`], with bugs planted in every node (test builds only).
+///
+/// # Errors
+/// The line that cannot be obeyed, and why.
+pub fn play_with(text: &str, bugs: Bugs) -> Result<String, String> {
+    let mut script = Script { bugs, ..Script::default() };
     let mut played = String::new();
     for (number, line) in text.lines().enumerate() {
         if line.starts_with(' ') {
@@ -55,6 +63,7 @@ pub fn play(text: &str) -> Result<String, String> {
 #[derive(Debug, Default)]
 struct Script {
     world: Option<World>,
+    bugs: Bugs,
     named: BTreeMap<String, usize>,
     /// Requests that were sent and not awaited: in words, client, request.
     open: Vec<(String, usize, OpId)>,
@@ -139,7 +148,7 @@ impl Script {
         }
         let flag = |name: &str| settings.get(name).map(|value| (*value).to_owned());
         let config = Config::load(None, |_| None, flag).map_err(|error| error.0)?;
-        let plan = |skew_nanos| Plan { config: config.clone(), skew_nanos, bugs: Bugs::default() };
+        let plan = |skew_nanos| Plan { config: config.clone(), skew_nanos, bugs: self.bugs };
         let mut world = World::new(1, skews.into_iter().map(plan).collect(), nodes, Weather::default());
         for node in 0..nodes {
             world.start(node);

@@ -4,6 +4,7 @@
 use super::Bugs;
 use super::faults::Mood;
 use super::report::{Summary, run_many, story_of};
+use super::script;
 use super::swarm::{self, Options};
 use crate::time::Duration;
 
@@ -101,9 +102,25 @@ fn bugs_of_requests_are_found() {
     check_is_found(Bugs { old_version_wins: true, ..none }, Mood::Pauses, 20);
 }
 
+/// A planted bug must change how a scenario plays.
+fn check_changes(bugs: Bugs, scenario: &str) {
+    let play = |bugs| script::play_with(scenario, bugs).expect("every scenario can be played");
+    assert_ne!(play(bugs), play(Bugs::default()), "{bugs:?}");
+}
+
+#[test]
+fn bugs_that_show_rarely_are_found_by_their_scenarios() {
+    let none = Bugs::default();
+    let bug = Bugs { tombstones_without_agreement: true, ..none };
+    check_changes(bug, include_str!("scenarios/old_tombstone.txt"));
+    check_changes(Bugs { hint_keeps_older: true, ..none }, include_str!("scenarios/cut_off_hints.txt"));
+    check_changes(Bugs { serves_unfilled: true, ..none }, include_str!("scenarios/back_unfilled.txt"));
+}
+
 #[test]
 fn bugs_of_repair_are_found() {
     let none = Bugs::default();
     check_is_found(Bugs { unseen_tombstones: true, ..none }, Mood::Churn, 10);
     check_is_found(Bugs { no_dual_write: true, ..none }, Mood::Rolling, 20);
+    check_is_found(Bugs { reused_writer: true, ..none }, Mood::Tombstones, 30);
 }

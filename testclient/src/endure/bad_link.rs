@@ -232,7 +232,7 @@ fn build_network() -> Result<(), String> {
         ip(&format!("{namespace}link set link0 mtu 1500 up"))?;
     }
     // This program's own sockets are bound to no address; they shall be seen under the same one by all.
-    ip(&format!("addr add 198.18.2.254/32 dev link0"))?;
+    ip("addr add 198.18.2.254/32 dev link0")?;
     ip(&format!("route add 198.18.2.0/24 dev link0 src {OTHERS}"))?;
     ip(&format!("{node}addr add {NODE}/32 dev link0"))?;
     ip(&format!("{node}route add 198.18.0.0/16 dev link0 src {NODE}"))
