@@ -15,6 +15,8 @@ impl Coordinator {
     pub fn on_write(&self, turn: &mut Turn<'_>, from: u16, message: &Message<'_>) {
         let Message::Write { token, write, hint_for, replaces, only_if_present } = *message else { return };
         let partition = Self::partition_of(turn, &write.key);
+        // Where nobody could be asked what was there, a removal is kept in any case.
+        let only_if_present = only_if_present && !self.fence.is_orphan(partition);
         self.clock.observe(write.version.time);
         #[cfg(test)]
         let write = self.spoil_version(turn.now, write);
