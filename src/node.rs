@@ -525,7 +525,6 @@ impl Node {
     #[cfg(test)]
     pub(crate) fn plant(&mut self, bugs: crate::sim::Bugs) {
         self.coordinator.plant(bugs, self.me);
-        self.fence.serves_unfilled.store(bugs.serves_unfilled, Ordering::Relaxed);
         self.replica.hints.keeps_older.store(bugs.hint_keeps_older, Ordering::Relaxed);
         self.replica.bugs.get_or_init(|| bugs);
     }

@@ -47,9 +47,6 @@ pub struct Fence {
     orphans: Vec<AtomicU64>,
     /// A leaf lock.
     catch_up: Mutex<CatchUp>,
-    /// Planted: what is filling is served.
-    #[cfg(test)]
-    pub serves_unfilled: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -80,8 +77,6 @@ impl Fence {
             filling: (0..PARTITION_WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
             orphans: (0..PARTITION_WORDS).map(|_| AtomicU64::new(0)).collect(),
             catch_up: Mutex::default(),
-            #[cfg(test)]
-            serves_unfilled: AtomicBool::new(false),
         };
         fence.raise(now);
         fence
@@ -96,10 +91,6 @@ impl Fence {
     /// Whether what this node holds of a partition may be served.
     #[must_use]
     pub fn serves(&self, partition: u16) -> bool {
-        #[cfg(test)]
-        if self.serves_unfilled.load(Ordering::Relaxed) {
-            return self.is_active() && !self.is_aside();
-        }
         self.has_joined() && self.is_active() && !self.is_aside() && !self.is_filling(partition)
     }
 

@@ -40,8 +40,6 @@ pub struct Bugs {
     pub hint_keeps_older: bool,
     /// Former owners are not written to while their successors are being filled.
     pub no_dual_write: bool,
-    /// A partition that a node has become an owner of is served before it is filled.
-    pub serves_unfilled: bool,
     /// The writer of versions is the same at every start, and the clock starts over.
     pub reused_writer: bool,
     /// Marks of removals go by their age alone.
