@@ -43,6 +43,9 @@ const SWEEP_EVERY: Duration = Duration::from_secs(1);
 /// Tombstones wait for this long for a member that is down and may come back with what was removed.
 const COMES_BACK_WITHIN: Duration = Duration::from_secs(24 * 3_600);
 
+/// What a member had not got for this long before it was last heard is taken for missed: clocks differ.
+const DEPARTURE_MARGIN: Duration = Duration::from_secs(5);
+
 /// What a process is born with.
 #[derive(Clone, Debug)]
 pub struct Birth {
@@ -398,10 +401,13 @@ impl Node {
     /// `hint-keep-s`, and older than the departure of every member that may come back with what it held.
     fn tombstones_until(&self, turn: &Turn<'_>) -> Instant {
         let departed = turn.view.members().iter().filter_map(|member| match member.state {
-            MemberState::Down(since) if !member.peer.standing().leaving => Some(since),
+            MemberState::Down(since) if !member.peer.standing().leaving => {
+                // It was gone before it was called down.
+                let heard_at = member.peer.heard_at().min(since);
+                (turn.now.since(since) < COMES_BACK_WITHIN).then_some(heard_at - DEPARTURE_MARGIN)
+            }
             MemberState::Down(_) | MemberState::Alive => None,
         });
-        let departed = departed.filter(|since| turn.now.since(*since) < COMES_BACK_WITHIN);
         departed.fold(turn.now - self.hint_keep, Instant::min)
     }
 

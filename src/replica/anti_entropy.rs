@@ -533,12 +533,6 @@ impl State {
                     // All others were wiped while this node was away: so it would have been.
                     scene.replica.forget_until(partition, wiped_at);
                 }
-                eprintln!(
-                    "DBG {:?} end {partition} prev {} given {}",
-                    scene.link.standing(),
-                    scene.view.is_settled(),
-                    scene.view.was_given_up(partition, |owner| scene.is_usable(owner))
-                );
                 if scene.view.was_given_up(partition, |owner| scene.is_usable(owner)) {
                     scene.fence.note_orphan(partition);
                 }
