@@ -56,6 +56,7 @@ const IMPURE: &[&str] = &[
     "SysRng",
     "HashMap::new()",
     "HashSet::new()",
+    "eprintln!",
 ];
 
 /// The shell.
