@@ -44,8 +44,6 @@ pub struct Bugs {
     pub reused_writer: bool,
     /// Marks of removals go by their age alone.
     pub tombstones_without_agreement: bool,
-    /// What a node holds and does not own goes before its owners have it.
-    pub strays_at_once: bool,
 }
 
 #[cfg(test)]
