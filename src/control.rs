@@ -322,23 +322,23 @@ impl Control {
         placed
     }
 
-    /// A process that has just started learns from the others which layouts are in force.
+    /// A process that has just started, or was away, learns from the others which layouts are in force.
     fn hear_layouts(&mut self) -> bool {
         let mut is_news = false;
         for heard in self.node.take_heard_layouts() {
-            if self.layouts.is_founded() {
-                continue;
-            }
             let Some(current) = heard.lists.first() else { continue };
-            let known = self.membership.known().keys().map(|address| MemberId::of(*address));
-            self.unplaced.extend(known.filter(|id| !current.contains(id)));
-            current.iter().for_each(|id| {
-                self.unplaced.remove(id);
-            });
+            if !self.layouts.is_founded() {
+                let known = self.membership.known().keys().map(|address| MemberId::of(*address));
+                self.unplaced.extend(known.filter(|id| !current.contains(id)));
+                current.iter().for_each(|id| {
+                    self.unplaced.remove(id);
+                });
+            }
             // The oldest one first, the one in force there last.
             for list in heard.lists.iter().cycle().skip(1).take(heard.lists.len()) {
-                let layout = Layout::new(list.iter().copied().collect(), self.replicas, self.partitions_log2);
-                is_news |= self.layouts.learn(layout);
+                let make =
+                    || Layout::new(list.iter().copied().collect(), self.replicas, self.partitions_log2);
+                is_news |= self.layouts.learn(list, make);
             }
         }
         is_news

@@ -41,6 +41,12 @@ impl Layout {
         Self { ids, hash: xxh3_64(&bytes) & !Standing::FLAGS, table }
     }
 
+    /// Whether it is the layout of these members, which are in order.
+    #[must_use]
+    pub fn is_of(&self, ids: &[MemberId]) -> bool {
+        *self.ids == *ids
+    }
+
     /// The placed members, in order.
     #[must_use]
     pub fn ids(&self) -> &[MemberId] {
@@ -70,13 +76,15 @@ pub struct Layouts {
     recent: Vec<(Instant, Layout)>,
     /// This process takes part: what it replaces from now on was written to.
     founded: bool,
+    /// Others said that they use the layout in force, so it is in use even if this process takes no part yet.
+    heard: bool,
 }
 
 impl Layouts {
     /// The layouts of a process that starts.
     #[must_use]
     pub fn new(first: Layout) -> Self {
-        Self { current: first, previous: Vec::new(), recent: Vec::new(), founded: false }
+        Self { current: first, previous: Vec::new(), recent: Vec::new(), founded: false, heard: false }
     }
 
     /// The layout in force.
@@ -105,18 +113,23 @@ impl Layouts {
     /// Puts another layout in force.
     pub fn replace(&mut self, layout: Layout) {
         let old = std::mem::replace(&mut self.current, layout);
-        if self.founded {
+        if self.founded || self.heard {
             self.keep(old);
         }
+        self.heard = false;
         self.previous.retain(|layout| layout.hash != self.current.hash);
     }
 
-    /// Takes note of a layout that others still use or used; `true` when it is news.
-    pub fn learn(&mut self, layout: Layout) -> bool {
-        let known = |other: &Layout| other.hash == layout.hash;
-        let is_news = !known(&self.current) && !self.previous.iter().any(known);
+    /// Takes note that others use or used the layout of these members, which are in order; when it is news it
+    /// is made, and the answer is `true`.
+    pub fn learn(&mut self, ids: &[MemberId], make: impl FnOnce() -> Layout) -> bool {
+        if self.current.is_of(ids) {
+            self.heard = true;
+            return false;
+        }
+        let is_news = !self.previous.iter().any(|layout| layout.is_of(ids));
         if is_news {
-            self.keep(layout);
+            self.keep(make());
         }
         is_news
     }
@@ -170,11 +183,25 @@ mod tests {
         assert_eq!(previous, [2, 3]);
         layouts.replace(layout(&[1, 2, 3]));
         assert_eq!(layouts.previous().len(), 2, "back in force, it is not a previous one");
-        assert!(!layouts.learn(layout(&[1, 2])) && layouts.learn(layout(&[4])));
+        let learn = |layouts: &mut Layouts, ids: &[u64]| {
+            let made = layout(ids);
+            layouts.learn(made.clone().ids(), || made)
+        };
+        assert!(!learn(&mut layouts, &[1, 2]) && learn(&mut layouts, &[4]));
         layouts.settle(at(2));
         assert_eq!((layouts.previous().len(), layouts.recent().count()), (0, 3));
         assert!(!layouts.expire(at(4), Duration::from_nanos(2)));
         assert!(layouts.expire(at(5), Duration::from_nanos(2)));
+    }
+
+    #[test]
+    fn what_others_use_is_kept_by_who_takes_no_part_yet() {
+        let mut layouts = Layouts::new(layout(&[1, 2]));
+        assert!(!layouts.learn(layout(&[1, 2]).ids(), || unreachable!("it is in force")));
+        layouts.replace(layout(&[1]));
+        layouts.replace(layout(&[3]));
+        let previous: Vec<u64> = layouts.previous().iter().map(|layout| layout.ids()[0].0).collect();
+        assert_eq!((previous, layouts.previous()[0].ids().len()), (vec![1], 2), "of [1] nobody has heard");
     }
 
     #[test]

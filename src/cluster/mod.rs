@@ -62,6 +62,8 @@ pub struct ClusterView {
     table: PartitionTable,
     /// Of layouts that were replaced and are still in force.
     previous: Vec<PartitionTable>,
+    /// The hash of the first of these.
+    oldest: u64,
     /// Of layouts whose owners may remember requests.
     recent: Vec<PartitionTable>,
     /// The lists of placed members, as they are told to others.
@@ -147,6 +149,7 @@ impl ClusterView {
             placed: layouts.current().ids().to_vec(),
             table: current,
             previous,
+            oldest: layouts.previous().first().map_or(0, Layout::hash),
             recent,
             layout_lists,
         }
@@ -197,6 +200,23 @@ impl ClusterView {
     pub fn is_sure_owner(&self, partition: u16, member: u16) -> bool {
         let is_in = |table: &PartitionTable| table.replicas_of(partition).contains(&member);
         self.primaries(partition).contains(&member) || self.previous.first().is_some_and(is_in)
+    }
+
+    /// Whether everybody writes to this node what it holds of a partition: it owns it in the layout in force, or
+    /// owned it and every living member has that in mind. (One that came lately may not know what was before,
+    /// and one that has settled writes to nobody for its sake.)
+    #[must_use]
+    pub fn is_written_here(&self, partition: u16) -> bool {
+        if self.previous.is_empty() || !self.former_owners(partition).any(|owner| owner == self.me) {
+            return true;
+        }
+        let oldest = self.oldest;
+        let has_it_in_mind = |member: u16| {
+            let standing = self.member(member).peer.standing();
+            (standing.layout == self.layout && !standing.settled) || standing.layout == oldest
+        };
+        let members = 0..self.members.len() as u16;
+        members.filter(|member| *member != self.me && self.is_up(*member)).all(has_it_in_mind)
     }
 
     /// Whether none of a partition's owners in the oldest layout that is being replaced can be asked.
@@ -673,6 +693,41 @@ mod tests {
             assert_eq!(check(&peer, 1, 3, sent(1_020), 101_200), Err(Metric::PeerStale));
             assert_eq!(check(&peer, 1, 4, sent(2_220), 101_220), Ok(()));
         }
+    }
+
+    #[test]
+    fn who_owned_a_partition_serves_only_while_everybody_writes_to_it() {
+        let member = |port: u16| {
+            let address: SocketAddr = ([127, 0, 0, 1], port).into();
+            Member { id: MemberId::of(address), address, state: MemberState::Alive, peer: Arc::default() }
+        };
+        let all: Vec<Member> = (1..=4).map(member).collect();
+        let layout = |members: &[Member]| Layout::new(members.iter().map(|member| member.id).collect(), 2, 6);
+        let (old, new) = (layout(&all), layout(&all[1..]));
+        let mut layouts = Layouts::new(old.clone());
+        layouts.settle(at(1));
+        layouts.replace(new.clone());
+        let view = ClusterView::new(all.clone(), all[0].id, &layouts);
+        let owned = (0..view.partitions()).find(|partition| view.is_owner(*partition, view.me()));
+        let owned = owned.expect("a quarter of all are");
+        let say = |of: usize, layout: &Layout, settled: bool| {
+            let standing = Standing { layout: layout.hash(), settled, ..Standing::default() };
+            all[of].peer.say(standing);
+        };
+        assert!(!view.is_written_here(owned), "nobody has said anything yet");
+        say(1, &old, true);
+        say(2, &new, false);
+        say(3, &new, false);
+        assert!(view.is_written_here(owned));
+        say(2, &new, true);
+        assert!(!view.is_written_here(owned), "one does not think of what was before");
+        say(2, &layout(&all[2..]), false);
+        assert!(!view.is_written_here(owned), "one has a layout that is not known here");
+        layouts.settle(at(2));
+        assert!(
+            ClusterView::new(all.clone(), all[0].id, &layouts).is_written_here(owned),
+            "as who stands in"
+        );
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub struct ReadOp {
     pub(super) majority: usize,
     /// All replicas have been down for so long that nobody waits for them.
     forgotten: bool,
+    /// The newest removal that was told by members that cannot know the rest: nothing older is an answer.
+    removed: Version,
     pub(super) asked: Vec<Asked>,
 }
 
@@ -126,7 +128,9 @@ impl ReadOp {
         if let Some((member, version)) = self.newest_hit()
             && self.removed() < version
         {
-            return Decision::Ask(vec![member]);
+            // Who stands in may keep something old from the last time.
+            let waits = !self.is_replica(member) && self.is_waiting_for_replica();
+            return if waits { Decision::Wait } else { Decision::Ask(vec![member]) };
         }
         if self.quorum && self.newest_hit().is_some() {
             return Decision::NoSuchKey;
@@ -138,6 +142,16 @@ impl ReadOp {
             return Decision::Wait;
         }
         Decision::NoSuchKey
+    }
+
+    /// Whether a member owns the key, in the layout in force or in the oldest one that is being replaced.
+    fn is_replica(&self, member: MemberId) -> bool {
+        self.asked.iter().any(|asked| asked.member == member && (asked.primary || asked.oldest))
+    }
+
+    fn is_waiting_for_replica(&self) -> bool {
+        let mut replicas = self.asked.iter().filter(|asked| asked.primary || asked.oldest);
+        replicas.any(|asked| matches!(asked.state, AskedState::Waiting(_)))
     }
 
     fn ask_the_rest(&self) -> Decision {
@@ -172,7 +186,7 @@ impl ReadOp {
             | AskedState::Hit(_)
             | AskedState::Unknown => None,
         });
-        removals.max().unwrap_or_default()
+        removals.max().unwrap_or_default().max(self.removed)
     }
 
     /// Whether what was said suffices for "no such key", now that all who can be asked have spoken: all
@@ -241,8 +255,12 @@ impl Coordinator {
         let decides = here.is_some_and(|holder| holder.primary) || holders.len() == 1;
         let quorum = self.settings.read_rule == ReadRule::Quorum;
         let mut mine = AskedState::Unknown;
-        if here.is_some() && self.fence.serves(partition) {
-            mine = match self.replica.meta(partition, &key) {
+        let mut removed = Version::default();
+        if here.is_some() {
+            let meta = self.replica.meta(partition, &key);
+            removed = meta.filter(|meta| meta.removed).map_or(removed, |meta| meta.version);
+            mine = match meta {
+                _ if !self.serves(turn, partition) => AskedState::Unknown,
                 Some(meta) if !meta.removed && !quorum && decides => {
                     return self.answer_from_here(turn, &arrival.client, partition, &key);
                 }
@@ -255,6 +273,7 @@ impl Coordinator {
         }
         let token = self.reads.token();
         let mut op = self.read_op(turn, arrival, key, partition, holders, mine);
+        op.removed = removed;
         let first = self.first_questions(turn, token, &op, holders);
         if let (true, Some((&best, others))) = (op.decide() != Decision::NoSuchKey, first.split_first()) {
             self.ask(turn, token, &mut op, best, others);
@@ -307,6 +326,7 @@ impl Coordinator {
                 WriteRule::AllLive | WriteRule::Quorum => self.settings.majority(primaries.len()),
             },
             forgotten: primaries.iter().all(is_forgotten),
+            removed: Version::default(),
             asked: asked.collect(),
         }
     }
@@ -358,7 +378,8 @@ impl Coordinator {
             op.set(member, AskedState::Unknown);
             return;
         };
-        let at_least = op.newest_hit().map_or_else(|| op.removed(), |(_, version)| version);
+        let at_least =
+            op.newest_hit().map_or_else(Version::default, |(_, version)| version).max(op.removed());
         if !op.set(member, AskedState::Waiting(role)) {
             turn.view.member(to).peer.count_reads(1);
         }
@@ -418,7 +439,7 @@ impl Coordinator {
         answered: bool,
     ) {
         if !answered {
-            return self.on_read_result(turn, from, token, AskedState::Hit(version));
+            return self.on_read_result(turn, from, token, AskedState::Hit(version), Version::default());
         }
         if let Some(op) = self.end_read(turn, token) {
             self.note_answer(turn, from, &op);
@@ -461,7 +482,7 @@ impl Coordinator {
         {
             return self.say_missing(turn, &op.client);
         }
-        self.on_read_result(turn, from, token, state);
+        self.on_read_result(turn, from, token, state, removed);
     }
 
     /// Takes a read out that is settled.
@@ -479,13 +500,21 @@ impl Coordinator {
         }
     }
 
-    fn on_read_result(&self, turn: &mut Turn<'_>, from: u16, token: Token, state: AskedState) {
+    fn on_read_result(
+        &self,
+        turn: &mut Turn<'_>,
+        from: u16,
+        token: Token,
+        state: AskedState,
+        removed: Version,
+    ) {
         let member = turn.view.member(from).id;
         let me = turn.view.member(turn.view.me()).id;
         let decided = self.reads.update(token, |op| {
             let was_waiting = op.is_waiting_for(member);
             let waited = was_waiting.then(|| turn.now.since(op.started));
             let was_open = op.set(member, state);
+            op.removed = op.removed.max(removed);
             let decision = op.decide();
             let next = match &decision {
                 Decision::Wait => Next::Keep,
@@ -651,7 +680,7 @@ mod tests {
         Version { time, writer: 0 }
     }
 
-    fn check(quorum: bool, states: &[AskedState], expected: Expect) {
+    fn read_of(quorum: bool, states: &[AskedState]) -> ReadOp {
         let client = Client {
             address: "127.0.0.1:1".parse().expect("an address"),
             format: Format::Raw,
@@ -665,7 +694,7 @@ mod tests {
             oldest: false,
             state: *state,
         });
-        let op = ReadOp {
+        ReadOp {
             client,
             key: Key::parse(b"k").expect("short enough"),
             request: RequestKey(0),
@@ -674,9 +703,37 @@ mod tests {
             started: Instant::ZERO,
             majority: 2,
             forgotten: false,
+            removed: Version::default(),
             asked: asked.collect(),
+        }
+    }
+
+    fn check(quorum: bool, states: &[AskedState], expected: Expect) {
+        expected.assert_eq(&format!("{:?}", read_of(quorum, states).decide()));
+    }
+
+    #[test]
+    fn who_stands_in_does_not_answer_before_a_replica() {
+        let check = |replica: AskedState, expected: Expect| {
+            let mut op = read_of(false, &[Unknown, replica, Hit(at(5))]);
+            op.asked[2].primary = false;
+            expected.assert_eq(&format!("{:?}", op.decide()));
         };
-        expected.assert_eq(&format!("{:?}", op.decide()));
+        check(Waiting(ReadRole::Confirm), expect!["Wait"]);
+        check(Missed(at(6)), expect!["Wait"]);
+        check(Missed(at(4)), expect!["Ask([m0003])"]);
+        check(Late, expect!["Ask([m0003])"]);
+        check(Unknown, expect!["Ask([m0003])"]);
+    }
+
+    #[test]
+    fn a_removal_counts_although_who_remembers_it_is_catching_up() {
+        let mut op = read_of(false, &[Unknown, Hit(at(5)), Missed(Version::default())]);
+        assert_eq!(op.decide(), Decision::Ask(vec![MemberId(2 << 48)]));
+        op.removed = at(6);
+        assert_eq!(op.decide(), Decision::NoSuchKey, "two of three have nothing newer");
+        op.set(MemberId(3 << 48), Hit(at(7)));
+        assert_eq!(op.decide(), Decision::Ask(vec![MemberId(3 << 48)]));
     }
 
     #[test]

@@ -69,7 +69,7 @@ impl Coordinator {
         let Message::Read { token, role, client, format, id, key, at_least } = *message else { return };
         turn.outbox.count(Metric::ReadsServed);
         let partition = Self::partition_of(turn, &key);
-        let serves = self.fence.serves(partition);
+        let serves = self.serves(turn, partition);
         let miss = |removed| Message::ReadMiss { token, unknown: !serves, removed };
         let mut bytes = Vec::new();
         let meta = match role {

@@ -555,6 +555,11 @@ impl Coordinator {
         self.reply_cache.bytes()
     }
 
+    /// Whether what this node holds of a partition is an answer: it has missed nothing, and misses nothing now.
+    fn serves(&self, turn: &Turn<'_>, partition: u16) -> bool {
+        self.fence.serves(partition) && turn.view.is_written_here(partition)
+    }
+
     fn partition_of(turn: &Turn<'_>, key: &Key) -> u16 {
         turn.view.partition_of(key.as_bytes())
     }

@@ -87,10 +87,11 @@ impl Coordinator {
         let leader = Self::leading_place(turn, holders);
         let is_mine = my_place == Some(leader) || (my_place.is_some() && 0 < arrival.hops);
         // While catching up this node cannot know what exists: the next holder coordinates, unless
-        // the request has come round to all of them.
+        // the request has come round to all of them, or is one that is remembered here and perhaps nowhere else.
         let went_round = holders.len() <= usize::from(arrival.hops);
         let mutation = Mutation { partition, key, change, holders };
-        if is_mine && (self.fence.serves(partition) || went_round) {
+        let remembers = || self.reply_cache.look_up(turn.now, arrival.request).is_some();
+        if is_mine && (self.serves(turn, partition) || went_round || remembers()) {
             return self.start_write(turn, arrival, &mutation);
         }
         let after = |place: usize| if is_mine { (place + 1) % holders.len() } else { leader };

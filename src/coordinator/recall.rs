@@ -3,7 +3,7 @@
 //! Records of requests live with the coordinator and, with every replicated write, at the other
 //! holders. A coordinator that restarted, or slept, within the reply window may have missed some:
 //! before it executes a mutation that it does not know it asks the other holders. Whoever knows it
-//! decides; when all know nothing, or are late, it is new. In quiet times nobody asks.
+//! decides; when all know nothing, or have fallen silent, it is new. In quiet times nobody asks.
 
 use super::pending::Next;
 use super::put::{Change, Mutation};
@@ -22,6 +22,7 @@ pub struct RecallOp {
     client: Client,
     request: RequestKey,
     datagram: Vec<u8>,
+    asked_at: Instant,
     waiting: Vec<MemberId>,
 }
 
@@ -43,6 +44,7 @@ impl Coordinator {
             client: arrival.client,
             request: arrival.request,
             datagram: arrival.datagram.to_vec(),
+            asked_at: turn.now,
             waiting: others.iter().map(|member| turn.view.member(*member).id).collect(),
         };
         self.recalls.insert(token, turn.now + self.settings.hint_after, op);
@@ -74,9 +76,27 @@ impl Coordinator {
         }
     }
 
+    /// Who is late is asked again: it may be the only one that knows. Whoever has fallen silent, or does not
+    /// answer although it is heard, is not waited for any longer.
     pub(super) fn on_recall_timeout(&self, turn: &mut Turn<'_>, token: Token) {
-        if let Some(((), Some(op))) = self.recalls.update(token, |_| (Next::Remove, ())) {
-            self.execute(turn, &op);
+        let (now, view, suspect_after) = (turn.now, turn.view, turn.suspect_after);
+        let is_usable = |index: &u16| view.is_usable(*index, now, suspect_after);
+        let changed = self.recalls.update(token, |op| {
+            let waiting = op.waiting.iter().filter_map(|member| view.index_of(*member));
+            let late: Vec<u16> = waiting.filter(is_usable).collect();
+            if late.is_empty() || suspect_after <= now.since(op.asked_at) {
+                return (Next::Remove, None);
+            }
+            (Next::WakeAt(now + self.settings.hint_after), Some((late, op.request)))
+        });
+        match changed {
+            Some((Some((late, request)), None)) => {
+                for to in late {
+                    self.link.send(now, view, to, &Message::Recall { token, request }, turn.outbox);
+                }
+            }
+            Some((_, Some(op))) => self.execute(turn, &op),
+            Some((None, None)) | None => {}
         }
     }
 

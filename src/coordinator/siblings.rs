@@ -186,7 +186,7 @@ impl Coordinator {
         if gather.read.asked.iter().any(|asked| asked.member == me) {
             let mut bytes = Vec::new();
             let record = self.replica.read_record(partition, &key, &mut bytes);
-            gather.take(me, !self.fence.serves(partition), &record.unwrap_or_default());
+            gather.take(me, !self.serves(turn, partition), &record.unwrap_or_default());
         }
         let token = self.gathers.token();
         self.ask_for_records(turn, token, &mut gather);
@@ -212,7 +212,7 @@ impl Coordinator {
     /// A front end gathers; answers for this holder.
     pub(super) fn send_record(&self, turn: &mut Turn<'_>, to: u16, token: Token, key: &Key) {
         let partition = Self::partition_of(turn, key);
-        let unknown = !self.fence.serves(partition);
+        let unknown = !self.serves(turn, partition);
         let mut bytes = Vec::new();
         let record = self.replica.read_record(partition, key, &mut bytes).filter(|_| !unknown);
         let Record { version, value, is_set } = record.unwrap_or_default();

@@ -184,7 +184,7 @@ impl Judge<'_> {
         removing.sort_unstable();
         let mut latest = Instant::ZERO;
         let removals = removing.into_iter().map(|id| {
-            latest = latest.max(self.end_of(id));
+            latest = latest.max(self.removal_end(id));
             (self.op(id).invoked, latest)
         });
         Changes { removals: removals.collect(), mutations }
@@ -194,6 +194,14 @@ impl Judge<'_> {
         for &id in ops.iter().filter(|id| self.history.ops[**id].is_mutation()) {
             self.ends[id] = self.find_end(id, replicas);
         }
+    }
+
+    /// The moment after which a removal has no effect any more. Where nodes are out of each other's reach a
+    /// repeat of it may happen again.
+    fn removal_end(&self, id: OpId) -> Instant {
+        let op = self.op(id);
+        let is_repeated = op.returned.is_some_and(|returned| returned < op.last_sent);
+        if is_repeated && !self.claims.once { op.last_sent + EFFECT_WITHIN } else { self.end_of(id) }
     }
 
     fn end_of(&self, id: OpId) -> Instant {
@@ -259,13 +267,14 @@ impl Judge<'_> {
         self.judge_stale(key, read, &newer);
     }
 
-    /// Whether all replicas of a key were paused at once before a read ended: who stands in for all of
-    /// them cannot know what they know.
+    /// Whether all replicas of a key were paused or without a core at once before a read ended: who stands in
+    /// for all of them cannot know what they know.
     fn were_all_away(&self, key: usize, from: Instant, read: OpId) -> bool {
         let absences = &self.history.absences;
         let until = self.op(read).returned.unwrap_or(Instant::FAR);
         let is_away = |node: usize, at: Instant| {
             absences.iter().any(|&(other, since, back)| other == node && since <= at && at < back)
+                || self.history.starved.iter().any(|&(other, since)| other == node && since <= at)
         };
         let replicas = self.replicas(key);
         let moments = absences.iter().map(|(_, since, _)| *since);

@@ -173,7 +173,7 @@ impl Fault {
             }
             Self::Starve(node, time) => {
                 tally.starved += u64::from(!time.is_zero());
-                world.hosts[*node].starved_by = *time;
+                world.starve(*node, *time);
             }
             Self::Split(some, others, both_ways) => {
                 tally.splits += 1;

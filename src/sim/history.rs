@@ -135,6 +135,8 @@ pub struct History {
     pub contradictions: Vec<String>,
     /// Nodes that were paused: which, since when, until when.
     pub absences: Vec<(usize, Instant, Instant)>,
+    /// Nodes that lose their core now and then: which, and from when on.
+    pub starved: Vec<(usize, Instant)>,
     /// Acknowledged writes that were lost when a node left as planned.
     pub lost_by_leaving: Vec<OpId>,
     values: BTreeMap<u64, OpId>,

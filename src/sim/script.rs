@@ -344,7 +344,7 @@ impl Script {
             "start" => world.start(node),
             "pause" => world.pause(node),
             "resume" => world.resume(node),
-            _ => world.hosts[node].starved_by = time_of(argument)?,
+            _ => world.starve(node, time_of(argument)?),
         }
         // A name by place means another node's opinion later on; say which node it was.
         Ok(if name.starts_with('n') { Vec::new() } else { vec![format!("n{node}")] })

@@ -213,6 +213,12 @@ impl World {
         }
     }
 
+    /// From now on its threads lose their core now and then, for up to this long.
+    pub fn starve(&mut self, node: usize, by: Duration) {
+        self.history.starved.push((node, self.now));
+        self.hosts[node].starved_by = by;
+    }
+
     /// Cuts the links between two groups of nodes, in one direction or both.
     pub fn partition(&mut self, some: &[usize], others: &[usize], both_ways: bool) {
         self.note("partition", some.len() as u64, others.len() as u64);
