@@ -264,7 +264,19 @@ impl Judge<'_> {
             }
             self.findings.repeated_effects += 1;
         }
+        if self.may_have_happened_again(put, read) {
+            self.findings.repeated_effects += 1;
+            return;
+        }
         self.judge_stale(key, read, &newer);
+    }
+
+    /// Whether a read may have found what a repeat wrote again, and so shortly that its version was not seen.
+    fn may_have_happened_again(&self, put: OpId, read: OpId) -> bool {
+        let (put, read) = (self.op(put), self.op(read));
+        let was_repeated = put.returned.is_some_and(|returned| returned < put.last_sent);
+        let in_time = read.invoked < put.last_sent + EFFECT_WITHIN;
+        !self.claims.once && read.version.is_none() && was_repeated && in_time
     }
 
     /// Whether all replicas of a key were paused or without a core at once before a read ended: who stands in
