@@ -6,6 +6,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -15,8 +16,7 @@ use violet::admin::{Admin, profile as profiles};
 use violet::config::{Config, SETTINGS, Setting};
 use violet::local_cluster;
 use violet::server::{Clock, Server, startup};
-use violet::sim::faults::Mood;
-use violet::sim::{report, swarm};
+use violet::sim::{command, many, report};
 
 /// Puts values on large memory pages, which matters more than any other single choice here.
 #[global_allocator]
@@ -54,7 +54,7 @@ fn command_line() -> Command {
         .subcommand(serve_command())
         .subcommand(cluster_command())
         .subcommand(profile_command())
-        .subcommand(sim_command())
+        .subcommand(command::command())
 }
 
 /// Help and version go to stdout; a wrong command line is one line, as every bad start.
@@ -300,45 +300,14 @@ fn profile(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn sim_command() -> Command {
-    let flag = |name: &'static str, unit: &'static str, help: &'static str| {
-        Arg::new(name).long(name).value_name(unit).help(help)
-    };
-    let moods = Mood::ALL.map(Mood::name);
-    Command::new("sim")
-        .about("Simulates clusters that fail as the seed says, and checks what clients see")
-        .arg(flag("seed", "number", "The first seed.").default_value("1").value_parser(value_parser!(u64)))
-        .arg(
-            flag("seeds", "runs", "How many seeds to run.")
-                .default_value("1")
-                .value_parser(value_parser!(u64).range(1..)),
-        )
-        .arg(
-            flag("nodes", "nodes", "Number of nodes, 1 to 200; chosen by the seed if not given.")
-                .value_parser(value_parser!(u64).range(1..=200)),
-        )
-        .arg(flag("mood", "mood", "What goes wrong; chosen by the seed if not given.").value_parser(moods))
-        .arg(
-            flag("seconds", "s", "For how long things go wrong, in virtual time, 1 to 3600.")
-                .default_value("10")
-                .value_parser(value_parser!(u64).range(1..=3_600)),
-        )
-        .arg(Arg::new("trace").long("trace").action(ArgAction::SetTrue).help("Print every event."))
-}
-
 /// Runs the simulator: status 0 when every claim was kept, 1 when not.
 fn simulate(matches: &ArgMatches) -> ExitCode {
-    let options = swarm::Options {
-        seed: given(matches, "seed"),
-        nodes: matches.get_one::<u64>("nodes").map(|nodes| *nodes as usize),
-        mood: matches.get_one::<String>("mood").and_then(|name| report::mood_of(name)),
-        trouble: Duration::from_secs(given(matches, "seconds")),
-        is_traced: matches.get_flag("trace"),
-        bugs: violet::sim::Bugs::default(),
-    };
+    let command::Request { options, seeds, threads } = command::request(matches);
+    let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
+    let threads = threads.unwrap_or_else(cores);
     let clock = Clock::start();
     let begun = clock.now();
-    let summary = report::run_many(&options, given(matches, "seeds"), |run| {
+    let summary = many::run_many(&options, seeds, threads, |run| {
         if !run.findings.violations.is_empty() {
             println!("{}", report::story_of(run, &options));
         }
@@ -346,7 +315,7 @@ fn simulate(matches: &ArgMatches) -> ExitCode {
     print!("{}", summary.text());
     let took = clock.now().since(begun);
     println!(
-        "{:.1} s of real time, {:.0} times as fast",
+        "{:.1} s of real time on up to {threads} threads, {:.0} times as fast",
         took.as_secs_f64(),
         summary.simulated().div_duration_f64(took)
     );

@@ -33,6 +33,18 @@ fn path_text(path: &Path) -> &str {
 }
 
 #[test]
+fn the_simulator_says_which_sizes_there_are() {
+    for (nodes, expected) in [
+        ("0", "'0' for '--nodes <nodes>': allowed: 1 to 200, or a range like 5-30 (see --help)"),
+        ("5-201", "'5-201' for '--nodes <nodes>': allowed: 1 to 200, or a range like 5-30 (see --help)"),
+        ("30-5", "'30-5' for '--nodes <nodes>': the smaller number comes first: 5-30 (see --help)"),
+    ] {
+        let line = refusal(&["sim", "--nodes", nodes]);
+        assert_eq!(line, format!("violet: invalid value {expected}"));
+    }
+}
+
+#[test]
 fn a_bad_setting_is_refused_with_what_is_allowed() {
     let directory = tempfile::tempdir().expect("a directory");
     let file = directory.path().join("v.toml");

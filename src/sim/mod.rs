@@ -2,23 +2,26 @@
 //!
 //! It drives the same core as the server, over a network and machines that fail as the dice say
 //! (FoundationDB, TigerBeetle). [`world`] is the event loop, [`network`] and [`host`] are what can go
-//! wrong, [`client`] asks, [`history`] and [`checker`] judge, [`swarm`] runs many seeds. Scripts under
-//! `scenarios/` play single cases. See "How it is tested" in ARCHITECTURE.md.
+//! wrong, [`client`] asks, [`history`] and [`checker`] judge, [`swarm`] is one seed from beginning to end,
+//! [`many`] runs many of them side by side. Scripts under `scenarios/` play single cases.
 //!
 //! Deliberately not here: threads inside a plane (each datagram is handled as one step), disks.
 
 pub mod census;
 pub mod checker;
 pub mod client;
+pub mod command;
 pub mod dice;
 pub mod faults;
 pub mod history;
 pub mod host;
 pub mod linear;
+pub mod many;
 pub mod network;
 pub mod report;
 pub mod retell;
 pub mod script;
+pub mod size;
 pub mod swarm;
 pub mod trace;
 pub mod world;

@@ -1,8 +1,9 @@
-//! Many seeds, and what is printed of them.
+//! What is printed of many runs, and of one that failed.
 
-use super::faults::{Mood, Tally};
+use super::command;
+use super::faults::Tally;
 use super::network::Toll;
-use super::swarm::{self, Options, Run};
+use super::swarm::{Options, Run};
 use crate::time::Duration;
 use std::fmt::Write;
 
@@ -34,19 +35,9 @@ pub struct Summary {
     trace_hash: u64,
 }
 
-/// Runs `count` seeds from the first on, hands each run to `show`, and sums up.
-pub fn run_many(options: &Options, count: u64, mut show: impl FnMut(&Run)) -> Summary {
-    let mut summary = Summary::default();
-    for seed in options.seed..options.seed.saturating_add(count) {
-        let run = swarm::run(&Options { seed, ..*options });
-        summary.add(&run);
-        show(&run);
-    }
-    summary
-}
-
 impl Summary {
-    fn add(&mut self, run: &Run) {
+    /// Takes in the next run.
+    pub fn add(&mut self, run: &Run) {
         let findings = &run.findings;
         self.runs += 1;
         self.failed += u64::from(!findings.violations.is_empty());
@@ -131,7 +122,7 @@ pub fn story_of(run: &Run, options: &Options) -> String {
         run.mood.name(),
         run.nodes,
         violations.len(),
-        command(run.seed, options)
+        command::repeating(run, options)
     );
     for violation in violations.iter().take(STORIES_MAX) {
         writeln!(text, "* {}: {}", violation.claim, violation.story)
@@ -142,21 +133,4 @@ pub fn story_of(run: &Run, options: &Options) -> String {
             .expect("writing to a string cannot fail");
     }
     text
-}
-
-fn command(seed: u64, options: &Options) -> String {
-    let mut command = format!("violet sim --seed {seed} --seconds {}", options.trouble.as_secs());
-    if let Some(nodes) = options.nodes {
-        command.push_str(&format!(" --nodes {nodes}"));
-    }
-    if let Some(mood) = options.mood {
-        command.push_str(&format!(" --mood {}", mood.name()));
-    }
-    command
-}
-
-/// The mood with this name.
-#[must_use]
-pub fn mood_of(name: &str) -> Option<Mood> {
-    Mood::ALL.into_iter().find(|mood| mood.name() == name)
 }

@@ -14,6 +14,7 @@ use super::history::{Action, OpId, Seen};
 use super::host::{Plan, State};
 use super::network::{Toll, Weather};
 use super::retell;
+use super::size::Size;
 use super::world::{BEGIN, World};
 use crate::config::{Config, FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::time::{Duration, Instant};
@@ -46,7 +47,7 @@ pub struct Options {
     /// The first seed.
     pub seed: u64,
     /// How many nodes; chosen by the seed if not given.
-    pub nodes: Option<usize>,
+    pub size: Option<Size>,
     /// The kind of trouble; chosen by the seed if not given.
     pub mood: Option<Mood>,
     /// For how long things go wrong.
@@ -87,15 +88,42 @@ pub struct Run {
 /// Runs one seed.
 #[must_use]
 pub fn run(options: &Options) -> Run {
-    let mut dice = Dice::of_part(options.seed, "swarm", 0);
-    let mood = options.mood.unwrap_or(Mood::ALL[dice.index(Mood::ALL.len())]);
-    let nodes = options.nodes.unwrap_or(3 + dice.index(6));
+    let (mood, nodes, dice) = cast(options);
     let mut stage = Stage::new(options, mood, nodes, dice);
     stage.suffer(options.trouble.max(mood.trouble_min()));
     let rested_after = stage.rest();
     stage.look();
     stage.probe();
     stage.judge(rested_after)
+}
+
+/// The kind of trouble and the number of nodes.
+fn cast(options: &Options) -> (Mood, usize, Dice) {
+    let mut dice = Dice::of_part(options.seed, "swarm", 0);
+    let mood = options.mood.unwrap_or(Mood::ALL[dice.index(Mood::ALL.len())]);
+    let nodes = options.size.map(|size| size.of_run(options.seed));
+    let nodes = nodes.unwrap_or(3 + dice.index(6));
+    (mood, nodes, dice)
+}
+
+/// What is left of a run that has panicked.
+#[must_use]
+pub fn panicked(options: &Options, story: String) -> Run {
+    let (mood, nodes, _) = cast(options);
+    let violations = vec![Violation { claim: "nothing panics", story }];
+    Run {
+        seed: options.seed,
+        mood,
+        nodes,
+        findings: Findings { violations, ..Findings::default() },
+        toll: Toll::default(),
+        tally: Tally::default(),
+        datagrams: 0,
+        simulated: Duration::ZERO,
+        rested_after: Duration::ZERO,
+        trace_hash: 0,
+        script: String::new(),
+    }
 }
 
 struct Stage {

@@ -3,15 +3,17 @@
 
 use super::Bugs;
 use super::faults::Mood;
-use super::report::{Summary, run_many, story_of};
+use super::many::run_many;
+use super::report::{Summary, story_of};
 use super::script;
 use super::swarm::{self, Options};
 use crate::time::Duration;
+use std::num::NonZeroUsize;
 
 fn options(seed: u64, mood: Option<Mood>) -> Options {
     Options {
         seed,
-        nodes: None,
+        size: None,
         mood,
         trouble: Duration::from_secs(6),
         is_traced: false,
@@ -28,11 +30,24 @@ fn the_same_seed_is_the_same_run_to_the_byte() {
     }
 }
 
+#[test]
+fn the_number_of_threads_changes_nothing() {
+    let summary = |threads| {
+        let mut seeds = Vec::new();
+        let threads = NonZeroUsize::new(threads).expect("a number of threads");
+        let summary = run_many(&options(300, None), 8, threads, |run| seeds.push((run.seed, run.trace_hash)));
+        (summary.text(), seeds)
+    };
+    let (text, seeds) = summary(1);
+    assert!(seeds.iter().map(|(seed, _)| *seed).eq(300..308), "{seeds:?}");
+    assert_eq!(summary(3), (text, seeds));
+}
+
 /// Runs seeds and complains about the first claim that is not kept.
 fn check(mood: Mood, seeds: u64) -> Summary {
     let options = options(1_000, Some(mood));
     let mut stories = String::new();
-    let summary = run_many(&options, seeds, |run| {
+    let summary = run_many(&options, seeds, NonZeroUsize::MIN, |run| {
         if !run.findings.violations.is_empty() && stories.is_empty() {
             stories = story_of(run, &options);
         }
