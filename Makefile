@@ -8,6 +8,7 @@ ENDURE_PORT ?= 25410
 SCENARIO ?= restart-empty
 DIR     ?= .violet
 SEEDS   ?= 2000
+SWARM_SEEDS ?= 20000
 CELLS   ?= S1,S16,S32,R1,R16,R32,R64,R128,R256
 
 CARGO  ?= cargo
@@ -19,7 +20,7 @@ ENDURE = $(TEST) endure --violet $(VIOLET) --port $(ENDURE_PORT) --dir $(DIR)/en
 CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
 
 .DEFAULT_GOAL := help
-.PHONY: run test cluster check grid faults capacity overload endure endure-all endure-list sim build fmt lint help clean
+.PHONY: run test cluster check grid faults capacity overload endure endure-all endure-list sim swarm build fmt lint help clean
 
 run: build ## Build, start NODES nodes, run conformance check and the S/R grid (SECONDS a cell), report, stop
 	$(CLUSTER) -- sh -c '$(TEST) check --json $(DIR)/check.json; checked=$$?; \
@@ -65,6 +66,9 @@ endure-list: build ## What the scenarios are
 
 sim: build ## Simulate SEEDS seeds
 	$(VIOLET) sim --seeds $(SEEDS)
+
+swarm: build ## Simulate SWARM_SEEDS seeds of clusters of 5 to 30 nodes in which everything goes wrong: hours
+	$(VIOLET) sim --seeds $(SWARM_SEEDS) --mood everything --nodes 5-30
 
 build: ## Release binaries in target/release
 	$(CARGO) build --release --locked
