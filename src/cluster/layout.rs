@@ -13,13 +13,36 @@ use super::placement::PartitionTable;
 use crate::ids::MemberId;
 use crate::peer::Standing;
 use crate::time::{Duration, Instant};
-use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Weak};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// Replaced layouts that stay in force at most. More pile up only while members come and go faster
 /// than partitions fill; then those between the first and the last, which were never filled, go.
 const PREVIOUS_MAX: usize = 8;
+
+thread_local! {
+    /// Tables that somebody still uses, which are not computed again: not for a layout that comes back
+    /// while it is being replaced, and once for all nodes where one thread simulates many.
+    static KNOWN_TABLES: RefCell<KnownTables> = RefCell::default();
+}
+
+/// Tables by what they follow from: members, number of replicas and of partitions.
+#[derive(Default)]
+struct KnownTables(BTreeMap<Vec<u8>, Weak<PartitionTable>>);
+
+impl KnownTables {
+    fn find(&mut self, origin: &[u8], compute: impl FnOnce() -> Arc<PartitionTable>) -> Arc<PartitionTable> {
+        if let Some(known) = self.0.get(origin).and_then(Weak::upgrade) {
+            return known;
+        }
+        let table = compute();
+        self.0.retain(|_, known| 0 < known.strong_count());
+        self.0.insert(origin.to_vec(), Arc::downgrade(&table));
+        table
+    }
+}
 
 /// The placed members, and who holds what.
 #[derive(Clone, Debug)]
@@ -37,8 +60,10 @@ impl Layout {
         let numbers: Vec<u64> = ids.iter().map(|id| id.0).collect();
         let mut bytes = vec![replicas as u8, partitions_log2];
         bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
-        let table = Arc::new(PartitionTable::new(&numbers, replicas, partitions_log2));
-        Self { ids, hash: xxh3_64(&bytes) & !Standing::FLAGS, table }
+        let hash = xxh3_64(&bytes) & !Standing::FLAGS;
+        let compute = || Arc::new(PartitionTable::new(&numbers, replicas, partitions_log2));
+        let table = KNOWN_TABLES.with_borrow_mut(|known| known.find(&bytes, compute));
+        Self { ids, hash, table }
     }
 
     /// Whether it is the layout of these members, which are in order.
@@ -211,6 +236,20 @@ mod tests {
         (1..20).for_each(|id| layouts.replace(layout(&[id])));
         let ids: Vec<u64> = layouts.previous().iter().map(|layout| layout.ids()[0].0).collect();
         assert_eq!((ids.len(), ids[0], ids[PREVIOUS_MAX - 1]), (PREVIOUS_MAX, 0, 18));
+    }
+
+    #[test]
+    fn a_table_is_computed_once_while_it_is_used() {
+        let computed = layout(&[1, 2, 3]);
+        assert!(Arc::ptr_eq(computed.table(), layout(&[3, 2, 1]).table()));
+        assert!(!Arc::ptr_eq(computed.table(), layout(&[1, 2]).table()));
+        let other = Layout::new(computed.ids().iter().copied().collect(), 2, 6);
+        assert_eq!((computed.table().replicas(), other.table().replicas()), (3, 2));
+        let used = || KNOWN_TABLES.with_borrow(|known| known.0.len());
+        let before = used();
+        drop((computed, other));
+        let _last = layout(&[9]);
+        assert!(used() < before, "what nobody uses is forgotten");
     }
 
     #[test]
