@@ -18,6 +18,7 @@ use crate::replica::anti_entropy::{AntiEntropy, Scene};
 use crate::replica::hint::Hints;
 use crate::replica::{Replica, transfer};
 use crate::storage::Budget;
+use crate::storage::chunks::Chunks;
 use crate::storage::ram::Ram;
 use crate::time::{Duration, Instant};
 use arc_swap::ArcSwap;
@@ -59,6 +60,9 @@ pub struct Birth {
     pub cluster_key: [u8; 32],
     /// The first member list (addresses), this node's own included or not.
     pub members: Vec<SocketAddr>,
+    /// Values go on large memory pages. Not where many nodes share a process and each holds little: to
+    /// clear the pages takes longer than anything else then.
+    pub large_pages: bool,
 }
 
 impl Birth {
@@ -111,7 +115,8 @@ impl Node {
         let budget = Arc::new(Budget::new(memory_bytes - PROCESS_BYTES));
         let share = |mib: u64, part: usize| (mib as usize * 1024 * 1024).min(memory_bytes / part);
         let hints = Hints::new(Arc::clone(&budget), share(config.hints_mib, 4));
-        let engine = Ram::new(Arc::clone(&budget), memory_bytes / RECORDS_SHARE, birth.seed);
+        let chunks = Chunks::new(Arc::clone(&budget), memory_bytes / RECORDS_SHARE, birth.large_pages);
+        let engine = Ram::new(chunks, birth.seed);
         let replica = Arc::new(Replica::new(Box::new(engine), hints));
         let fence = Arc::new(Fence::new(Duration::from_millis(config.fence_after_ms), birth.now));
         let link = Link::new(me, birth.generation(), &birth.cluster_key);

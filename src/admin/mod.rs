@@ -277,6 +277,7 @@ mod tests {
             seed: 1,
             cluster_key: [1; 32],
             members: vec![(std::net::Ipv4Addr::LOCALHOST, 1).into()],
+            large_pages: false,
         };
         let config = Config::default();
         let node = crate::control::Control::start(&config, &birth, Arc::new(Metrics::default())).node;

@@ -30,7 +30,7 @@ pub fn birth(config: &Config, now: Instant) -> Result<Birth, ConfigError> {
     let cluster_key = cluster_key(config)?;
     let members = members(config)?;
     check_port(config, &members)?;
-    Ok(Birth { now, pid: std::process::id(), seed: random_seed()?, cluster_key, members })
+    Ok(Birth { now, pid: std::process::id(), seed: random_seed()?, cluster_key, members, large_pages: true })
 }
 
 /// What to tell the user when the first list does not name this node. That is allowed: it joins.

@@ -504,7 +504,14 @@ fn a_server_starts_leaves_and_stops() {
         let listen = "127.0.0.1:0".parse().expect("an address");
         let config = Config { lanes, listen, ..Config::default() };
         let clock = Clock::start();
-        let birth = Birth { now: clock.now(), pid: 1, seed: 1, cluster_key: [1; 32], members: vec![] };
+        let birth = Birth {
+            now: clock.now(),
+            pid: 1,
+            seed: 1,
+            cluster_key: [1; 32],
+            members: vec![],
+            large_pages: false,
+        };
         let server = Server::start(&config, clock, birth.clone()).expect("it starts");
         assert_ne!(server.address().port(), 0);
         let again = Config { listen: server.address(), ..config };

@@ -236,6 +236,7 @@ impl Host {
             seed: self.dice.roll(),
             cluster_key: *b"a key that only simulations use.",
             members: self.members.clone(),
+            large_pages: false,
         };
         let metrics = Arc::new(Metrics::default());
         let outbox = Outbox::new(metrics.sheet());

@@ -45,13 +45,21 @@ pub struct Chunks {
     budget: Arc<Budget>,
     /// Bytes of the budget that are left to others.
     leave_bytes: usize,
+    large_pages: bool,
 }
 
 impl Chunks {
-    /// Chunks may take all of `budget` but `leave_bytes`.
+    /// Chunks may take all of `budget` but `leave_bytes`. Without `large_pages` a chunk takes only the
+    /// memory that was written to.
     #[must_use]
-    pub fn new(budget: Arc<Budget>, leave_bytes: usize) -> Self {
-        Self { budget, leave_bytes }
+    pub fn new(budget: Arc<Budget>, leave_bytes: usize, large_pages: bool) -> Self {
+        Self { budget, leave_bytes, large_pages }
+    }
+
+    /// What the chunks are taken from.
+    #[must_use]
+    pub fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     /// Most chunks that there can be.
@@ -72,7 +80,9 @@ impl Chunks {
         };
         // A kernel without large pages refuses the advice; then small ones serve.
         #[cfg(target_os = "linux")]
-        let _ = memory.advise(memmap2::Advice::HugePage);
+        if self.large_pages {
+            let _ = memory.advise(memmap2::Advice::HugePage);
+        }
         Some(Chunk { memory, budget: Arc::clone(&self.budget) })
     }
 }
@@ -84,7 +94,7 @@ mod tests {
     #[test]
     fn chunks_leave_something_to_others_and_come_back() {
         let budget = Arc::new(Budget::new(4 * CHUNK_BYTES));
-        let chunks = Chunks::new(Arc::clone(&budget), CHUNK_BYTES);
+        let chunks = Chunks::new(Arc::clone(&budget), CHUNK_BYTES, true);
         let taken: Vec<Chunk> = std::iter::from_fn(|| chunks.take()).collect();
         assert_eq!((taken.len(), chunks.count_max()), (3, 3), "one is left to others");
         assert_eq!(budget.used_bytes(), 3 * CHUNK_BYTES);

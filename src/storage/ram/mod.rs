@@ -17,7 +17,7 @@ mod shard;
 
 use super::chunks::Chunks;
 use super::digest::Digest;
-use super::{Budget, Change, Engine, Meta, Record, Usage, Written};
+use super::{Change, Engine, Meta, Record, Usage, Written};
 use crate::ids::Version;
 use ahash::RandomState;
 use parking_lot::Mutex;
@@ -41,13 +41,12 @@ pub struct Ram {
 }
 
 impl Ram {
-    /// An empty engine that takes its memory from `budget` and leaves `leave_bytes` of it to others.
+    /// An empty engine that takes its memory from `chunks`.
     #[must_use]
-    pub fn new(budget: Arc<Budget>, leave_bytes: usize, seed: u64) -> Self {
-        let chunks = Chunks::new(Arc::clone(&budget), leave_bytes);
+    pub fn new(chunks: Chunks, seed: u64) -> Self {
         let hasher = RandomState::with_seeds(seed, 1, 2, 3);
         let shards = (chunks.count_max() / CHUNKS_PER_SHARD_MIN).clamp(1, SHARDS_MAX);
-        let shard = || Mutex::new(Shard::new(hasher.clone(), Arc::clone(&budget)));
+        let shard = || Mutex::new(Shard::new(hasher.clone(), Arc::clone(chunks.budget())));
         let shards = (0..shards).map(|_| shard()).collect();
         Self { hasher, chunks, shards }
     }

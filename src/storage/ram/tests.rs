@@ -2,10 +2,10 @@
 
 use super::shard::{SWEEP_MAX, TOMBSTONE_NANOS_MIN};
 use super::*;
-use crate::storage::Standing;
-use crate::storage::chunks::CHUNK_BYTES;
+use crate::storage::chunks::{CHUNK_BYTES, Chunks};
 use crate::storage::digest::{ALL_LEAVES, leaf_of};
 use crate::storage::siblings::{CausalContext, Dot, Siblings};
+use crate::storage::{Budget, Standing};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use violet_client::Value;
@@ -14,7 +14,7 @@ const PARTITIONS: u16 = 64;
 
 fn engine(bytes: usize) -> (Ram, Arc<Budget>) {
     let budget = Arc::new(Budget::new(bytes));
-    (Ram::new(Arc::clone(&budget), 0, 1), budget)
+    (Ram::new(Chunks::new(Arc::clone(&budget), 0, true), 1), budget)
 }
 
 fn partition_of(number: u32) -> u16 {
@@ -303,7 +303,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let (one, _) = engine(8 << 20);
-        let other = Ram::new(Arc::new(Budget::new(64 << 20)), 0, seed);
+        let other = Ram::new(Chunks::new(Arc::new(Budget::new(64 << 20)), 0, true), seed);
         let write = |engine: &Ram, number: u32, (time, removed): (u64, bool)| {
             let written =
                 if removed { remove(engine, number, time) } else { put(engine, number, time, b"v") };
