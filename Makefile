@@ -67,7 +67,7 @@ endure-list: build ## What the scenarios are
 sim: build ## Simulate SEEDS seeds
 	$(VIOLET) sim --seeds $(SEEDS)
 
-swarm: build ## Simulate SWARM_SEEDS seeds of clusters of 5 to 30 nodes in which everything goes wrong: hours
+swarm: build ## Simulate SWARM_SEEDS seeds of clusters of 5 to 30 nodes in which everything goes wrong: 45 minutes of one core
 	$(VIOLET) sim --seeds $(SWARM_SEEDS) --mood everything --nodes 5-30
 
 build: ## Release binaries in target/release
