@@ -22,7 +22,7 @@
 //! connections (`server::bulk`), what requests mean.
 
 use super::TAG_BYTES;
-use super::message::Reader;
+use super::fields::Reader;
 use crate::ids::{Generation, MemberId};
 
 /// First bytes of both sides.

@@ -13,12 +13,13 @@
 //! Deliberately not here: compatibility. All members of a cluster run the same version.
 
 pub mod bulk;
+mod fields;
 pub mod message;
 pub mod transfer;
 
 use crate::ids::{Generation, MemberId};
 use crate::time::Instant;
-use message::Reader;
+use fields::Reader;
 pub use message::{ClientAddress, MemberLists, Message, ReadRole, Recollection, Roots, Write, WriteOutcome};
 
 /// First bytes of a frame of the peer lane; the kernel steers by them.

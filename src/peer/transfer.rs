@@ -6,7 +6,7 @@
 //! last byte is none.
 
 use super::bulk::FRAME_BYTES_MAX;
-use super::message::{Reader, push_content, push_key, push_u64, push_version};
+use super::fields::{Reader, push_content, push_key, push_u64, push_version};
 use crate::ids::Version;
 use violet_client::wire::siblings::SIBLINGS_BYTES_MAX;
 use violet_client::{Key, Value};
