@@ -88,7 +88,7 @@ fn sources() -> Vec<(PathBuf, String, String)> {
     };
     let code_of = |path: &Path| {
         let text = fs::read_to_string(path).expect("readable");
-        let code = text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or_default().to_owned();
+        let code = text.split("\n#[cfg(test)]\nmod tests {").next().unwrap_or_default().to_owned();
         let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
         lines.collect::<Vec<_>>().join("\n")
     };
