@@ -1,8 +1,7 @@
-//! Nodes that are away: stopped for a long while, or dead for good in two rounds.
+//! Nodes that are away for a long while and come back with all that they knew.
 
 use std::time::{Duration, Instant};
 
-use super::history::Ledger;
 use super::trial::{Tolerance, Trial};
 use crate::cluster::{Finding, StageResult};
 
@@ -12,10 +11,6 @@ const LOAD_BEFORE: Duration = Duration::from_secs(2);
 const UNREAD_AFTER_RESUME: Duration = Duration::from_secs(30);
 /// How long the members may take to agree who is alive.
 const COUNTS_MAX: Duration = Duration::from_secs(15);
-/// So many die at once in each of the two rounds.
-const KILLED_PER_ROUND: usize = 5;
-/// The share of keys that the course's graders accept as lost before round two.
-const LOST_SHARE_MAX: f64 = 0.05;
 
 /// Two nodes are stopped (SIGSTOP) while writes and removals go on and nothing reads; they resume, and half a
 /// minute later everything must be right through every node.
@@ -57,99 +52,4 @@ fn stand_still(trial: &mut Trial, tolerance: Tolerance) -> StageResult {
     trial.await_healed("after the resume", &everyone);
     trial.check_processes();
     Ok(())
-}
-
-/// Five of twenty die at once, and five more of the rest a minute later. Who held a key cannot be seen from
-/// outside; but what could be read after the first round must survive the second.
-pub fn second_round(trial: &mut Trial) -> StageResult {
-    let everyone: Vec<usize> = (0..trial.nodes.addresses().len()).collect();
-    if everyone.len() < 2 * KILLED_PER_ROUND + 1 {
-        return Err(Finding::Skip(format!("needs more than {} nodes", 2 * KILLED_PER_ROUND)));
-    }
-    trial.start_cluster(&everyone)?;
-    trial.fill()?;
-    report_stores(trial, "before", &everyone);
-    let order = trial.shuffled(&everyone);
-    let (first, rest) = order.split_at(KILLED_PER_ROUND);
-    let (second, last) = rest.split_at(KILLED_PER_ROUND);
-    // Until the lost keys are known, no read can be judged.
-    trial.shared.allow_reads(false);
-    let traffic = trial.load(rest)?;
-    std::thread::sleep(LOAD_BEFORE);
-    trial.nodes.kill(first);
-    let since = Instant::now();
-    trial.say(&format!("killed nodes {first:?} at once"));
-    trial.await_healed("round one", rest);
-    // Load would write lost keys anew and hide the loss.
-    trial.end_load(traffic)?;
-    first_losses(trial, rest, since, everyone.len())?;
-    std::thread::sleep(trial.seconds_or(60).saturating_sub(since.elapsed()));
-    report_stores(trial, "after round one", rest);
-    trial.shared.allow_reads(true);
-    let traffic = trial.load(last)?;
-    trial.nodes.kill(second);
-    let since = Instant::now();
-    trial.say(&format!("killed nodes {second:?} at once"));
-    trial.await_healed("round two", last);
-    trial.sweep("round two", last, since, Tolerance::None)?;
-    trial.end_load(traffic)?;
-    trial.judge_load("round two");
-    report_stores(trial, "after round two", last);
-    trial.check_processes();
-    Ok(())
-}
-
-/// Reads everything after round one and excuses what no node has any more.
-fn first_losses(trial: &mut Trial, rest: &[usize], since: Instant, nodes: usize) -> StageResult {
-    let swept = trial.sweep("round one", rest, since, Tolerance::Loss)?;
-    let missing = swept.missing_keys();
-    let count = trial.shared.ledger().keys.count;
-    let share = missing.len() as f64 / count as f64;
-    let expected = share_with_all_holders_among(KILLED_PER_ROUND, nodes);
-    trial.figure("lost in round one", missing.len() as f64, "keys");
-    trial.remark(format!(
-        "round one: {} of {count} keys lost = {:.2} % ({:.2} % have all three holders among {KILLED_PER_ROUND} of {nodes})",
-        missing.len(),
-        100.0 * share,
-        100.0 * expected,
-    ));
-    trial.claim(share <= LOST_SHARE_MAX, || format!("round one lost {:.1} % of the keys", 100.0 * share));
-    trial.await_healed("round one, all read", rest);
-    Ok(())
-}
-
-/// The chance that three random holders are all among `killed` of `nodes`.
-fn share_with_all_holders_among(killed: usize, nodes: usize) -> f64 {
-    let triples = |count: usize| (count * (count - 1) * (count - 2)) as f64;
-    triples(killed) / triples(nodes)
-}
-
-fn report_stores(trial: &mut Trial, when: &str, nodes: &[usize]) {
-    let accounts = trial.accounts(nodes);
-    let keys: Vec<u64> = accounts.iter().flatten().map(|account| account.keys).collect();
-    let marks: u64 = accounts.iter().flatten().map(|account| account.tombstones).sum();
-    let there = {
-        let ledger: &Ledger = &trial.shared.ledger();
-        (0..ledger.keys.count).filter(|&number| ledger.is_surely_there(number)).count()
-    };
-    let total: u64 = keys.iter().sum();
-    trial.remark(format!(
-        "{when}: {} nodes hold {total} copies of {there} keys ({:.2} each; {} to {} a node) and {marks} removal marks",
-        keys.len(),
-        total as f64 / there.max(1) as f64,
-        keys.iter().min().unwrap_or(&0),
-        keys.iter().max().unwrap_or(&0),
-    ));
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_share_of_lost_triples_is_the_combinatorial_one() {
-        let share = share_with_all_holders_among(5, 20);
-        assert!((share - 10.0 / 1_140.0).abs() < 1e-12);
-        assert!(share_with_all_holders_among(2, 20).abs() < 1e-12);
-    }
 }

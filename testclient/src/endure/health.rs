@@ -91,10 +91,10 @@ impl Doctor {
         replies.into_iter().map(|reply| Account::parse(&reply?.text()?)).collect()
     }
 
-    /// The replicas of a key, as a node sees it; `None` when it does not answer.
-    pub fn replicas(&mut self, node: SocketAddr, key: Key) -> Option<Vec<SocketAddr>> {
+    /// Who holds a key, as a node sees it; `None` when it does not answer.
+    pub fn holders(&mut self, node: SocketAddr, key: Key) -> Option<Holders> {
         let reply = self.ask(&[node], Operation::Locate { key }).pop()??;
-        parse_replicas(&reply.text()?)
+        Holders::parse(&reply.text()?)
     }
 
     /// Waits until every one of these counts exactly all of them; how long that took.
@@ -158,11 +158,29 @@ impl Doctor {
     }
 }
 
-/// Reads the text of the private 0x27, one `address role` a line.
-fn parse_replicas(text: &str) -> Option<Vec<SocketAddr>> {
-    let replicas = text.lines().filter_map(|line| line.split_once(' '));
-    let replicas = replicas.filter(|(_, role)| role.ends_with("replica"));
-    replicas.map(|(address, _)| address.parse().ok()).collect()
+/// Who holds a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holders {
+    /// Its replicas, in reach or not.
+    pub replicas: Vec<SocketAddr>,
+    /// All of them are in reach, and nobody stands in or was a replica until just now.
+    pub is_settled: bool,
+}
+
+impl Holders {
+    /// Reads the text of the private 0x27, one `address role` a line.
+    fn parse(text: &str) -> Option<Self> {
+        let mut holders = Self { replicas: Vec::new(), is_settled: true };
+        for line in text.lines() {
+            let (address, role) = line.split_once(' ')?;
+            holders.is_settled &= role == "replica";
+            if role.ends_with("replica") {
+                holders.replicas.push(address.parse().ok()?);
+            }
+        }
+        // A key without replicas would be one that nobody can lose.
+        (!holders.replicas.is_empty()).then_some(holders)
+    }
 }
 
 fn what_is_left(accounts: &[Option<Account>]) -> String {
@@ -193,12 +211,22 @@ mod tests {
         check(r#"{"repair": {"unsettled": 2}}"#, false);
         check(r#"{"repair": {"unsettled": 0}}"#, true);
         assert_eq!(Account::parse("no json"), None);
-        let text = "127.0.0.1:1 replica\n127.0.0.1:2 absent-replica\n127.0.0.1:3 stand-in\n";
-        let addresses: Vec<SocketAddr> =
-            ["127.0.0.1:1", "127.0.0.1:2"].iter().map(|address| address.parse().unwrap()).collect();
-        assert_eq!(parse_replicas(text), Some(addresses));
-        assert_eq!(parse_replicas("somewhere replica"), None);
         let account = Account::parse(r#"{"memory": {"keys": 5, "tombstones": 2}}"#).unwrap();
         assert_eq!((account.keys, account.tombstones), (5, 2));
+    }
+
+    #[test]
+    fn holders_are_settled_when_all_are_replicas_in_reach() {
+        let check = |text: &str, ports: &[u16], is_settled: bool| {
+            let replicas = ports.iter().map(|&port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
+            assert_eq!(Holders::parse(text), Some(Holders { replicas, is_settled }), "{text}");
+        };
+        check("127.0.0.1:1 replica\n127.0.0.1:2 replica\n", &[1, 2], true);
+        check("127.0.0.1:1 replica\n127.0.0.1:2 absent-replica\n", &[1, 2], false);
+        check("127.0.0.1:1 replica\n127.0.0.1:2 stand-in\n", &[1], false);
+        check("127.0.0.1:1 replica\n127.0.0.1:2 former\n", &[1], false);
+        assert_eq!(Holders::parse("somewhere replica"), None);
+        assert_eq!(Holders::parse("127.0.0.1:1"), None);
+        assert_eq!(Holders::parse("127.0.0.1:1 stand-in\n"), None);
     }
 }

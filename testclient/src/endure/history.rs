@@ -177,6 +177,12 @@ impl Ledger {
         self.end(number, step, now, false);
     }
 
+    /// Whether a step was acknowledged that began after this moment.
+    pub fn is_changed_since(&self, number: u64, moment: Duration) -> bool {
+        let steps = &self.histories[number as usize].steps;
+        steps.iter().any(|step| step.acknowledged && moment < step.begun)
+    }
+
     /// For these keys, steps that are as close together as clocks may differ count as simultaneous.
     pub fn allow_clock_error(&mut self, numbers: Range<u64>) {
         self.clock_error = numbers;
@@ -430,6 +436,7 @@ mod tests {
         assert_eq!(read(&ledger, Found::Absent, 11), None);
         assert_eq!(read(&ledger, Found::Version(new), 11), None);
         assert_eq!(read(&ledger, Found::Version(old), 11), Some(Fault::Stale));
+        assert!(ledger.is_changed_since(0, at(6)) && !ledger.is_changed_since(0, at(7)));
         step(&mut ledger, Deed::Put, 12, 13, true);
         assert_eq!(read(&ledger, Found::Absent, 14), Some(Fault::Missing), "not excused for ever");
         assert_eq!(read(&ledger, Found::Version(new), 14), Some(Fault::Stale));

@@ -17,6 +17,7 @@ mod nodes;
 #[cfg(test)]
 mod planted;
 mod restarts;
+mod rounds;
 mod sweep;
 mod traffic;
 mod trial;
@@ -120,12 +121,12 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "second-round",
-        about: "5 of 20 die at once and 5 more a minute later: what survived the first survives the second",
+        about: "5 of 20 die at once and 5 more a minute later: lost are only keys whose holders all died in one instant",
         nodes: 20,
         keys: 4_000,
         settings: &[],
         ground: Ground::Loopback,
-        run: absences::second_round,
+        run: rounds::second_round,
     },
     Scenario {
         name: "halves",

@@ -5,7 +5,7 @@
 //! "converged after". Wrong answers on the way are kept apart from those that last.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -39,19 +39,14 @@ pub struct Swept {
     pub lasting: Observations,
     /// Keys of which nodes said different things in the last whole pass, though each was allowed.
     pub disagreed: u64,
+    /// Keys that a node said are not there in the last whole pass, rightly or not.
+    pub absent: BTreeSet<u64>,
 }
 
 impl Swept {
-    /// The keys that were still missing at the end.
-    pub fn missing_keys(&self) -> Vec<u64> {
-        let missing = self.lasting.faults.get(&Fault::Missing);
-        missing.map(|seen| seen.keys.iter().copied().collect()).unwrap_or_default()
-    }
-
-    /// Whether nothing is wrong at the end but that some keys are missing.
-    pub fn is_only_missing(&self) -> bool {
-        let unanswered = self.lasting.unanswered + self.lasting.errors.values().sum::<u64>();
-        unanswered == 0 && self.lasting.faults.keys().all(|fault| *fault == Fault::Missing)
+    /// The keys that were missing at any time, though they must not.
+    pub fn missing_keys(&self) -> BTreeSet<u64> {
+        self.seen.faults.get(&Fault::Missing).map(|seen| seen.keys.clone()).unwrap_or_default()
     }
 }
 
@@ -76,6 +71,7 @@ struct Pass {
     seen: Observations,
     not_right: Vec<Pair>,
     disagreed: u64,
+    absent: BTreeSet<u64>,
 }
 
 /// Reads until everything is right, or the limit has passed.
@@ -96,6 +92,7 @@ pub fn until_right(task: &Task<'_>, shared: &Shared) -> Result<Swept, String> {
         swept.lasting = pass.seen;
         if is_whole {
             swept.disagreed = pass.disagreed;
+            swept.absent = pass.absent;
         }
         let now = task.since.elapsed();
         if pass.not_right.is_empty() && is_whole {
@@ -121,7 +118,7 @@ fn one_pass(task: &Task<'_>, shared: &Shared, pairs: &[Pair]) -> Result<Pass, St
     let under_way: RefCell<BTreeMap<Pair, Duration>> = RefCell::default();
     let silent: RefCell<BTreeMap<usize, usize>> = RefCell::default();
     let (mut queue, mut seen) = (pairs.iter().copied(), Observations::default());
-    let (mut right, mut skipped) = (std::collections::BTreeSet::new(), 0);
+    let (mut right, mut absent, mut skipped) = (BTreeSet::new(), BTreeSet::new(), 0);
     let mut answers: BTreeMap<u64, (Found, bool)> = BTreeMap::new();
     let next = |_: &mut Vec<u8>| loop {
         let (via, number) = queue.next()?;
@@ -143,6 +140,9 @@ fn one_pass(task: &Task<'_>, shared: &Shared, pairs: &[Pair]) -> Result<Pass, St
         if seen.right != right_before {
             right.insert((via, number));
         }
+        if found == Some(Found::Absent) {
+            absent.insert(number);
+        }
         match found {
             None => *silent.borrow_mut().entry(via).or_default() += 1,
             Some(found) => {
@@ -155,7 +155,7 @@ fn one_pass(task: &Task<'_>, shared: &Shared, pairs: &[Pair]) -> Result<Pass, St
     seen.unanswered += skipped;
     let not_right = pairs.iter().filter(|pair| !right.contains(pair)).copied().collect();
     let disagreed = answers.values().filter(|(_, differs)| *differs).count() as u64;
-    Ok(Pass { seen, not_right, disagreed })
+    Ok(Pass { seen, not_right, disagreed, absent })
 }
 
 #[cfg(test)]
@@ -202,6 +202,7 @@ mod tests {
         let swept = swept(Defect::None, Duration::from_secs(60));
         assert!(swept.converged_after.is_some());
         assert_eq!((swept.reads, swept.seen.right, swept.disagreed), (COUNT, COUNT, 0));
+        assert!(swept.absent.iter().copied().eq(0..COUNT / 2), "what was removed");
         assert!(swept.seen.faults.is_empty());
     }
 

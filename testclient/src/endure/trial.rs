@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use violet_client::{Format, Status};
 
-use super::health::{Account, Doctor};
+use super::health::{Account, Doctor, Holders};
 use super::history::{Deed, Ledger};
 use super::nodes::Nodes;
 use super::sweep::{self, Swept, Task};
@@ -56,8 +56,6 @@ pub enum Tolerance {
     None,
     /// Wrong answers, if they become right in time.
     Delay,
-    /// That, and keys that are gone.
-    Loss,
 }
 
 /// A measured figure, in the order of the report.
@@ -390,17 +388,23 @@ impl Trial {
     /// # Errors
     /// A finding, when nodes do not tell: only Violet knows the question.
     pub fn keys_of(&mut self, node: usize) -> Result<BTreeSet<u64>, Finding> {
-        let (keys, address) = (self.shared.ledger().keys, self.servers[node]);
-        let mut held = BTreeSet::new();
-        for number in 0..keys.count {
-            let replicas = self.doctor.replicas(address, keys.key(number));
-            let replicas = replicas
-                .ok_or_else(|| Finding::Undecided(format!("{address} does not say who holds a key")))?;
-            if replicas.contains(&address) {
-                held.insert(number);
-            }
-        }
-        Ok(held)
+        let holders = self.holders(&[node])?;
+        let numbered = (0..).zip(holders);
+        let its = numbered.filter(|(_, holders)| holders.replicas.contains(&self.servers[node]));
+        Ok(its.map(|(number, _)| number).collect())
+    }
+
+    /// Who holds each key. These nodes are asked in turn, so that one that sees it differently shows.
+    ///
+    /// # Errors
+    /// A finding, when nodes do not tell: only Violet knows the question.
+    pub fn holders(&mut self, via: &[usize]) -> Result<Vec<Holders>, Finding> {
+        let (keys, addresses) = (self.shared.ledger().keys, self.addresses(via));
+        let ask = |(number, &address): (u64, &SocketAddr)| {
+            let holders = self.doctor.holders(address, keys.key(number));
+            holders.ok_or_else(|| Finding::Undecided(format!("{address} does not say who holds a key")))
+        };
+        (0..keys.count).zip(addresses.iter().cycle()).map(ask).collect()
     }
 
     /// What these nodes say about themselves.
@@ -469,10 +473,7 @@ impl Trial {
                     limit.as_secs(),
                     swept.lasting.examples.join("; ")
                 );
-                match tolerance {
-                    Tolerance::Loss if swept.is_only_missing() => self.remark(text),
-                    _ => self.break_claim(text),
-                }
+                self.break_claim(text);
             }
         }
         if let Some(faults) = swept.seen.fault_text().filter(|_| swept.converged_after.is_some()) {
@@ -480,7 +481,7 @@ impl Trial {
                 format!("{when}: wrong answers until then: {faults}; {}", swept.seen.examples.join("; "));
             match tolerance {
                 Tolerance::None => self.break_claim(text),
-                Tolerance::Delay | Tolerance::Loss => self.remark(text),
+                Tolerance::Delay => self.remark(text),
             }
         }
     }
