@@ -110,7 +110,7 @@ fn a_value_is_written_as_it_is() {
 
 #[test]
 fn a_missing_key_is_1() {
-    for command in ["get", "remove"] {
+    for command in ["get", "remove", "siblings"] {
         check(
             &[command, "key"],
             b"",
@@ -322,16 +322,6 @@ fn siblings_are_lines_and_a_context() {
             out: "{\"context\":\"01ff\",\"key\":\"key\",\"outcome\":\"success\",\"values\":[{\"value\":\"two word\",\"version\":7},{\"value\":\"a\\nb\",\"version\":-1},{\"value\":\"\",\"version\":0}]}\n"
             err: ""
             exit: 0
-        "#]],
-    );
-    check(
-        &["siblings", "key"],
-        b"",
-        answers(Status::NoSuchKey),
-        expect![[r#"
-            out: ""
-            err: "violet-client: no such key\n"
-            exit: 1
         "#]],
     );
 }

@@ -64,11 +64,11 @@ pub fn run(arguments: &CheckArguments) -> Result<bool, String> {
         return Ok(true);
     }
     let servers = arguments.common.servers()?;
-    let formats = match arguments.common.format {
+    let formats = match arguments.common.run.format {
         Some(format) => vec![Format::from(format)],
         None => vec![Format::Protobuf, Format::Raw],
     };
-    let seed = arguments.common.seed.unwrap_or_else(Random::fresh_seed);
+    let seed = arguments.common.run.seed.unwrap_or_else(Random::fresh_seed);
     let preamble = Preamble::new(seed, &servers);
     let mut progress = Progress::new();
     progress.line(&format!("check: {}", preamble.summary()));
@@ -77,7 +77,7 @@ pub fn run(arguments: &CheckArguments) -> Result<bool, String> {
     progress.line(&format!("\n{}\n", table(&records, &formats).text()));
     progress.line(&totals(&records));
     let failed = records.iter().any(|record| matches!(record.verdict, Verdict::Fail | Verdict::Undecided));
-    if let Some(path) = &arguments.common.json {
+    if let Some(path) = &arguments.common.run.json {
         let load_average_at_end = machine::load_average();
         report::write_json(path, &CheckRecord { preamble, stages: records, load_average_at_end, failed })?;
     }

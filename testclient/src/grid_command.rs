@@ -76,7 +76,7 @@ pub fn run(arguments: &GridArguments) -> Result<bool, String> {
     };
     let failed = results.iter().any(CellResult::is_failed);
     print_results(&results, overload.as_ref(), failed, &mut progress);
-    if let Some(path) = &arguments.common.json {
+    if let Some(path) = &arguments.common.run.json {
         let record = GridRecord {
             preamble,
             format: format!("{:?}", plan.format).to_lowercase(),
@@ -94,7 +94,7 @@ pub fn run(arguments: &GridArguments) -> Result<bool, String> {
 }
 
 fn plan(arguments: &GridArguments, servers: Vec<SocketAddr>) -> Result<GridPlan, String> {
-    let format = arguments.common.format.map_or(Format::Protobuf, Format::from);
+    let format = arguments.common.run.format.map_or(Format::Protobuf, Format::from);
     if !(0.0 < arguments.seconds && arguments.seconds <= SECONDS_MAX) {
         return Err(format!("--seconds {}: must be above 0 and at most {SECONDS_MAX}", arguments.seconds));
     }
@@ -114,7 +114,7 @@ fn plan(arguments: &GridArguments, servers: Vec<SocketAddr>) -> Result<GridPlan,
         window: Duration::from_secs_f64(arguments.seconds),
         sizes: arguments.value_bytes.map_or(Sizes::UpTo(grid::VALUE_BYTES_MAX), Sizes::Fixed),
         threads: arguments.threads,
-        seed: arguments.common.seed.unwrap_or_else(Random::fresh_seed),
+        seed: arguments.common.run.seed.unwrap_or_else(Random::fresh_seed),
     })
 }
 

@@ -32,21 +32,29 @@ pub enum Command {
     Endure(EndureArguments),
 }
 
-/// What both commands take.
+/// What every command takes.
 #[derive(Clone, Debug, Args)]
-pub struct CommonArguments {
-    /// A file with one host:port a line, or host:port,host:port,…
-    #[arg(long, env = "VIOLET_SERVERS", value_name = "FILE|LIST")]
-    pub servers: Option<String>,
-    /// The generation of the protocol; `check` runs both unless told, `grid` protobuf.
+pub struct RunArguments {
+    /// The generation of the protocol; protobuf when not given, but `check` runs both.
     #[arg(long)]
     pub format: Option<FormatChoice>,
-    /// Repeats a run: the same keys, values and draws. Drawn and printed when not given.
+    /// Repeats a run: the same keys, values and draws, not the timing. Drawn and printed when not given.
     #[arg(long)]
     pub seed: Option<u64>,
     /// Writes everything that was seen to this file.
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
+}
+
+/// What the commands take that run against servers of others.
+#[derive(Clone, Debug, Args)]
+pub struct CommonArguments {
+    /// A file with one host:port a line, or host:port,host:port,…
+    #[arg(long, env = "VIOLET_SERVERS", value_name = "FILE|LIST")]
+    pub servers: Option<String>,
+    /// How the run is made.
+    #[command(flatten)]
+    pub run: RunArguments,
 }
 
 /// The protocol generations.
@@ -79,7 +87,7 @@ pub enum KillMode {
 /// Options of `check`.
 #[derive(Clone, Debug, Args)]
 pub struct CheckArguments {
-    /// What both commands take.
+    /// The servers, and what every command takes.
     #[command(flatten)]
     pub common: CommonArguments,
     /// Only these stages, comma separated; those that need a switch still need it.
@@ -111,7 +119,7 @@ pub struct CheckArguments {
 /// Options of `grid`.
 #[derive(Clone, Debug, Args)]
 pub struct GridArguments {
-    /// What both commands take.
+    /// The servers, and what every command takes.
     #[command(flatten)]
     pub common: CommonArguments,
     /// How long each cell lasts.
@@ -167,15 +175,9 @@ pub struct EndureArguments {
     /// A setting for every node, NAME=VALUE; see `violet serve --help`.
     #[arg(long = "set", value_name = "NAME=VALUE")]
     pub settings: Vec<String>,
-    /// The generation of the protocol; protobuf when not given.
-    #[arg(long)]
-    pub format: Option<FormatChoice>,
-    /// Repeats a run's keys, values and victims. Drawn and printed when not given.
-    #[arg(long)]
-    pub seed: Option<u64>,
-    /// Writes everything that was seen to this file.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    /// How the run is made.
+    #[command(flatten)]
+    pub run: RunArguments,
     /// A scenario that cannot be run here does not count as failed.
     #[arg(long)]
     pub allow_skip: bool,
@@ -202,7 +204,7 @@ impl EndureArguments {
         push("--keys", self.keys.and_then(|value| text(&value)));
         push("--seconds", self.seconds.and_then(|value| text(&value)));
         push("--rounds", self.rounds.and_then(|value| text(&value)));
-        let format = self.format.and_then(|format| format.to_possible_value());
+        let format = self.run.format.and_then(|format| format.to_possible_value());
         push("--format", format.map(|format| format.get_name().into()));
         self.settings.iter().for_each(|setting| push("--set", Some(setting.into())));
         arguments

@@ -203,7 +203,7 @@ pub fn run(arguments: &EndureArguments) -> Result<bool, String> {
     if arguments.inside_namespace {
         end_with_parent()?;
     }
-    let seed = arguments.seed.unwrap_or_else(Random::fresh_seed);
+    let seed = arguments.run.seed.unwrap_or_else(Random::fresh_seed);
     let first = SocketAddr::from((Ipv4Addr::LOCALHOST, arguments.port));
     let preamble = Preamble::new(seed, &[first]);
     let mut records = Vec::new();
@@ -231,7 +231,7 @@ pub fn run(arguments: &EndureArguments) -> Result<bool, String> {
         Verdict::Broken | Verdict::Undecided => false,
     };
     let all_well = records.iter().all(is_well);
-    if let Some(path) = &arguments.json {
+    if let Some(path) = &arguments.run.json {
         report::write_json(path, &EndureRecord { preamble, scenarios: records })?;
     }
     Ok(all_well)

@@ -107,7 +107,7 @@ impl Trial {
     /// # Errors
     /// A sentence, when the machine refuses what is needed.
     pub fn new(nodes: Nodes, options: &EndureArguments, seed: u64, key_count: u64) -> Result<Self, String> {
-        let format = options.format.map_or(Format::Protobuf, Format::from);
+        let format = options.run.format.map_or(Format::Protobuf, Format::from);
         let servers = nodes.addresses();
         let mut random = Random::new(seed);
         let count = options.keys.unwrap_or(key_count);
