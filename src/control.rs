@@ -159,6 +159,7 @@ impl Control {
             return;
         }
         self.ticked_at = now;
+        self.note_apart(now);
         self.catch_up(now, outbox);
         self.give_way(now, outbox);
         let verdict = self.repair(now, outbox);
@@ -190,6 +191,16 @@ impl Control {
             outbox,
         };
         act(node, &mut scene)
+    }
+
+    /// Remembers whom this node has to do without.
+    fn note_apart(&self, now: Instant) {
+        let (view, suspect_after) = (self.node.view(), self.node.suspect_after(now));
+        for (index, member) in (0..).zip(view.members()) {
+            if !view.is_usable(index, now, suspect_after) {
+                member.peer.note_apart(now);
+            }
+        }
     }
 
     /// Tells members that they are late, and stands aside while others say so of this node.

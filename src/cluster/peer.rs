@@ -28,6 +28,8 @@ pub struct Peer {
     pinged_at: AtomicU64,
     /// When the first ping went out that it has not been heard since; 0 = none.
     first_ping_at: AtomicU64,
+    /// When this node last had to do without it; 0 = never since it started.
+    apart_at: AtomicU64,
     reads_in_flight: AtomicI64,
     refused_space_at: AtomicU64,
     /// How long it usually takes to answer a read.
@@ -139,6 +141,7 @@ impl Peer {
         }
         if inbound.generation < envelope.generation {
             *inbound = Inbound { generation: envelope.generation, ..Inbound::default() };
+            self.apart_at.store(0, Ordering::Relaxed);
         }
         if inbound.lag(envelope.sent_at, received_at, now) > stale_after {
             return Err(Metric::PeerStale);
@@ -159,6 +162,21 @@ impl Peer {
         self.heard_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
         self.forgive();
         Ok(())
+    }
+
+    /// This node has to do without it now.
+    pub fn note_apart(&self, now: Instant) {
+        self.apart_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Whether it was out of reach within this time and lives on: it may have done things, for clients that
+    /// came to it, of which this node heard nothing.
+    #[must_use]
+    pub fn was_apart(&self, now: Instant, window: Duration) -> bool {
+        match self.apart_at.load(Ordering::Relaxed) {
+            0 => false,
+            at => now.since(Instant::from_nanos(at)) < window,
+        }
     }
 
     /// What it last said of itself.

@@ -129,7 +129,11 @@ impl Coordinator {
         let token = self.writes.token();
         let Ok(resumed) = self.admit(turn, arrival, token) else { return };
         let owns_newly = turn.view.owns_newly(mutation.partition);
-        if !resumed && (owns_newly || self.may_have_missed_requests(turn.now)) {
+        if !resumed
+            && (owns_newly
+                || self.may_have_missed_requests(turn.now)
+                || self.was_apart_from(turn, mutation.holders))
+        {
             let mut others = if owns_newly { turn.view.rememberers(mutation.partition) } else { Vec::new() };
             others.extend(mutation.holders.iter().map(|holder| holder.member));
             others.sort_unstable();

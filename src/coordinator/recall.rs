@@ -1,7 +1,7 @@
 //! A coordinator that was away asks before it executes.
 //!
 //! Records of requests live with the coordinator and, with every replicated write, at the other
-//! holders. A coordinator that restarted, or slept, within the reply window may have missed some:
+//! holders. A coordinator that restarted, slept or was cut off within the reply window may have missed some:
 //! before it executes a mutation that it does not know it asks the other holders. Whoever knows it
 //! decides; when all know nothing, or have fallen silent, it is new. In quiet times nobody asks.
 
@@ -9,6 +9,7 @@ use super::pending::Next;
 use super::put::{Change, Mutation};
 use super::reply_cache::Progress;
 use super::{Arrival, Client, Coordinator, Turn};
+use crate::cluster::Holder;
 use crate::ids::{MemberId, RequestKey, Token};
 use crate::metrics::Metric;
 use crate::peer::{Message, Recollection};
@@ -30,6 +31,19 @@ impl Coordinator {
     /// Whether this node may have missed requests that others remember.
     pub(super) fn may_have_missed_requests(&self, now: Instant) -> bool {
         self.fence.may_have_missed(now, self.settings.reply_window)
+    }
+
+    /// Whether any holder may have coordinated requests while this node was cut off from it.
+    pub(super) fn was_apart_from(&self, turn: &Turn<'_>, holders: &[Holder]) -> bool {
+        #[cfg(test)]
+        if self.settings.bugs.no_recall_after_a_split {
+            return false;
+        }
+        let was_apart = |holder: &Holder| {
+            let peer = &turn.view.member(holder.member).peer;
+            peer.was_apart(turn.now, self.settings.reply_window)
+        };
+        holders.iter().any(was_apart)
     }
 
     /// Asks the other holders what became of a mutation that is new here.

@@ -45,6 +45,8 @@ pub struct Bugs {
     pub no_dual_write: bool,
     /// The writer of versions is the same at every start, and the clock starts over.
     pub reused_writer: bool,
+    /// Who was cut off from other holders does not ask them before it executes what may be a repeat.
+    pub no_recall_after_a_split: bool,
     /// Marks of removals go by their age alone.
     pub tombstones_without_agreement: bool,
 }
