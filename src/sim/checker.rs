@@ -66,10 +66,11 @@ pub struct Findings {
     pub ops: usize,
     /// Requests that nobody answered in time.
     pub unanswered: usize,
-    /// Reads that returned something superseded (or missed what was there).
-    pub stale_reads: usize,
-    /// The oldest of them.
-    pub staleness_max: Duration,
+    /// Reads that were answered.
+    pub reads: usize,
+    /// Of reads that returned something superseded (or missed what was there): how long before them that was
+    /// acknowledged.
+    pub staleness: Vec<Duration>,
     /// Writes that happened again after a newer one, where that is not promised.
     pub repeated_effects: usize,
     /// Acknowledged writes that died with all their holders.
@@ -97,6 +98,8 @@ pub fn judge(history: &History, hosts: &[Host], claims: Claims, probes_from: OpI
         findings: Findings::default(),
     };
     judge.findings.ops = history.ops.len();
+    let is_read = |op: &&Op| op.action == Action::Get && matches!(op.seen, Seen::Found(_) | Seen::Missing);
+    judge.findings.reads = history.ops.iter().filter(is_read).count();
     judge.findings.unanswered = history.ops.iter().filter(|op| op.seen == Seen::Nothing).count();
     let mut of_key: Vec<Vec<OpId>> = vec![Vec::new(); history.keys.len()];
     let mut wipes = Vec::new();
@@ -336,9 +339,8 @@ impl Judge<'_> {
         if self.probes_from <= read && self.claims.durable {
             return self.violate("what is acknowledged stays", key, &[first, read], &what);
         }
-        self.findings.stale_reads += 1;
         let age = self.op(read).invoked.since(acknowledged);
-        self.findings.staleness_max = self.findings.staleness_max.max(age);
+        self.findings.staleness.push(age);
         let is_mended = self.claims.mended_from.is_some_and(|from| from <= self.op(read).invoked);
         // Repeats that were taken for new may have come later; what they did is what is to be seen.
         let newest = self.op(first).version;
