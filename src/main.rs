@@ -5,6 +5,7 @@
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -307,17 +308,19 @@ fn simulate(matches: &ArgMatches) -> ExitCode {
     let threads = threads.unwrap_or_else(cores);
     let clock = Clock::start();
     let begun = clock.now();
+    // Whoever reads it may have seen enough, as `head` has; the exit status still tells.
+    let say = |text: &str| drop(std::io::stdout().write_all(text.as_bytes()));
     let summary = many::run_many(&options, seeds, threads, |run| {
         if !run.findings.violations.is_empty() {
-            println!("{}", report::story_of(run, &options));
+            say(&format!("{}\n", report::story_of(run, &options)));
         }
     });
-    print!("{}", summary.text());
+    say(&summary.text());
     let took = clock.now().since(begun);
-    println!(
-        "{:.1} s of real time on up to {threads} threads, {:.0} times as fast",
+    say(&format!(
+        "{:.1} s of real time on up to {threads} threads, {:.0} times as fast\n",
         took.as_secs_f64(),
         summary.simulated().div_duration_f64(took)
-    );
+    ));
     ExitCode::from(u8::from(0 < summary.failed))
 }
