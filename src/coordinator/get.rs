@@ -11,7 +11,7 @@
 
 use super::pending::Next;
 use super::{Arrival, Client, Coordinator, Turn};
-use crate::cluster::{Holder, MemberState, Peer};
+use crate::cluster::{Holder, Peer};
 use crate::config::{FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::ids::{MemberId, RequestKey, Token, Version};
 use crate::metrics::Metric;
@@ -56,8 +56,6 @@ pub struct ReadOp {
     pub(super) started: Instant,
     /// How many of the asked say for sure that a key is missing.
     pub(super) majority: usize,
-    /// All replicas have been down for so long that nobody waits for them.
-    forgotten: bool,
     /// The newest removal that was told by members that cannot know the rest: nothing older is an answer.
     removed: Version,
     pub(super) asked: Vec<Asked>,
@@ -190,9 +188,8 @@ impl ReadOp {
     }
 
     /// Whether what was said suffices for "no such key", now that all who can be asked have spoken: all
-    /// miss, a replica among them (or none is left to wait for); or a majority of the replicas does
-    /// and the others are catching up. A majority alone would not do: two replicas that lost their
-    /// memory must not outvote the third.
+    /// miss, a replica among them; or a majority of the replicas does and the others are catching up. A
+    /// majority alone would not do: two replicas that lost their memory must not outvote the third.
     pub(super) fn may_say_missing(&self) -> bool {
         let removed = self.removed();
         // What is older than a removal that somebody remembers is none.
@@ -207,7 +204,7 @@ impl ReadOp {
         // Of one layout: those who own nothing in either may have missed because they never knew.
         let oldest = missing_at(|asked| asked.oldest);
         let all = self.asked.iter().all(|asked| missed(&asked));
-        self.majority <= current.max(oldest) || (all && (0 < current + oldest || self.forgotten))
+        self.majority <= current.max(oldest) || (all && 0 < current + oldest)
     }
 
     fn is_waiting_for(&self, member: MemberId) -> bool {
@@ -299,10 +296,6 @@ impl Coordinator {
             state: if holder.member == me { mine } else { AskedState::Not },
         });
         let primaries = turn.view.primaries(partition);
-        let is_forgotten = |member: &u16| match turn.view.member(*member).state {
-            MemberState::Alive => false,
-            MemberState::Down(since) => self.settings.forget_after < turn.now.since(since),
-        };
         let from = arrival.client.address;
         let mut needs_proxy = arrival.client.needs_proxy;
         if self.settings.reply_mode == ReplyMode::Auto
@@ -325,7 +318,6 @@ impl Coordinator {
                 WriteRule::One => primaries.len(),
                 WriteRule::AllLive | WriteRule::Quorum => self.settings.majority(primaries.len()),
             },
-            forgotten: primaries.iter().all(is_forgotten),
             removed: Version::default(),
             asked: asked.collect(),
         }
@@ -702,7 +694,6 @@ mod tests {
             quorum,
             started: Instant::ZERO,
             majority: 2,
-            forgotten: false,
             removed: Version::default(),
             asked: asked.collect(),
         }

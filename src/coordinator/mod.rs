@@ -58,7 +58,6 @@ pub struct Settings {
     hint_after: Duration,
     hedge_after: Duration,
     suspect_after: Duration,
-    forget_after: Duration,
     patience: Duration,
     reply_window: Duration,
     /// Planted bugs, for proving that the simulator's checker finds them.
@@ -84,7 +83,6 @@ impl Settings {
             hint_after: Duration::from_millis(config.hint_after_ms),
             hedge_after: Duration::from_millis(config.hedge_after_ms),
             suspect_after: Duration::from_millis(config.suspect_after_ms),
-            forget_after: Duration::from_millis(config.forget_after_ms),
             patience: Duration::from_millis(config.patience_ms),
             reply_window: Duration::from_millis(config.reply_window_ms),
             #[cfg(test)]
