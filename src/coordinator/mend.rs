@@ -5,7 +5,7 @@
 //! front end has no value in its hands. There is a budget: a replica that lost everything must not turn
 //! every read into a write.
 
-use super::get::{Known, ReadOp};
+use super::read_op::{Known, ReadOp};
 use super::{Coordinator, Turn};
 use crate::ids::{MemberId, RequestKey, Version};
 use crate::metrics::Metric;

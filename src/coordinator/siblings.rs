@@ -14,9 +14,10 @@
 //!
 //! Deliberately not here: what a set is (`storage::siblings`).
 
-use super::get::{AskedState, READ_MAX, ReadOp};
+use super::get::READ_MAX;
 use super::pending::Next;
 use super::put::Change;
+use super::read_op::{AskedState, ReadOp};
 use super::replicate::WriteOp;
 use super::{Arrival, Client, Coordinator, Turn};
 use crate::cluster::Holder;
