@@ -218,16 +218,13 @@ impl AntiEntropy {
         roots: Roots<'_>,
     ) {
         let mut state = self.state.lock();
-        let member = scene.view.member(from).id;
-        let generation = scene.view.member(from).peer.generation();
+        let partner = partner_of(&mut state.partners, scene, from);
         let (mut answer, mut covered) = (Vec::new(), Vec::new());
         for (partition, theirs) in roots.iter().filter(|(partition, _)| *partition < scene.view.partitions())
         {
             let mine = scene.replica.digest(partition).root();
             Roots::push(&mut answer, partition, mine);
             let owns = scene.view.is_owner(partition, scene.view.me());
-            let partner = state.partners.entry(member).or_default();
-            partner.follow(generation);
             if let Some(item) = partner.items.get_mut(&partition) {
                 item.wiped_at = wiped_at;
                 // Only a question of this node's own tells when the other held this: one of the other's may
@@ -264,8 +261,7 @@ impl AntiEntropy {
     ) {
         let mut state = self.state.lock();
         let State { partners, owned, since, .. } = &mut *state;
-        let Some(partner) = partners.get_mut(&scene.view.member(from).id) else { return };
-        partner.follow(scene.view.member(from).peer.generation());
+        let partner = partner_of(partners, scene, from);
         let asked_at = Instant::from_nanos(asked_at);
         let mut compared = 0;
         for (partition, theirs) in roots.iter() {
@@ -295,8 +291,7 @@ impl AntiEntropy {
     /// Another member holds what was here.
     pub fn on_covered(&self, scene: &Scene<'_>, from: u16, roots: Roots<'_>) {
         let mut state = self.state.lock();
-        let Some(partner) = state.partners.get_mut(&scene.view.member(from).id) else { return };
-        partner.follow(scene.view.member(from).peer.generation());
+        let partner = partner_of(&mut state.partners, scene, from);
         for (partition, root) in roots.iter() {
             if let Some(item) = partner.items.get_mut(&partition) {
                 item.covered = Some(root);
@@ -343,6 +338,18 @@ impl AntiEntropy {
         let pulls = state.partners.values().filter(|partner| partner.running.is_some()).count();
         Backlog { filling, strays: state.strays.len(), pulls }
     }
+}
+
+/// What was compared with a member that speaks; nothing yet when that has just started.
+fn partner_of<'a>(
+    partners: &'a mut BTreeMap<MemberId, Partner>,
+    scene: &Scene<'_>,
+    from: u16,
+) -> &'a mut Partner {
+    let member = scene.view.member(from);
+    let partner = partners.entry(member.id).or_default();
+    partner.follow(member.peer.generation());
+    partner
 }
 
 /// Everything that the other held is here.
