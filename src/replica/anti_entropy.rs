@@ -15,6 +15,10 @@
 //! What was compared before [`State::since`] does not count for filling: until every living member
 //! uses the same layout, somebody may still write past this node.
 
+mod asking;
+mod dropping;
+mod filling;
+
 use super::Replica;
 use super::transfer::{Pull, Step};
 use crate::cluster::fence::Fence;
@@ -33,23 +37,13 @@ const COMPARE_EVERY: Duration = Duration::from_secs(10);
 /// How soon a question without an answer is asked again: while filling, and otherwise.
 const ASK_AGAIN_SOON: Duration = Duration::from_millis(250);
 const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// Partitions in one datagram, and datagrams of one tick.
-const ROOTS_PER_MESSAGE: usize = 120;
-const MESSAGES_PER_TICK: usize = 48;
-/// Partitions in one pull, and pulls at a time.
-const PARTITIONS_PER_PULL: usize = 32;
-const PULLS_MAX: usize = 4;
 /// How long a partner that failed a pull is left alone.
 const PULL_AGAIN_AFTER: Duration = Duration::from_millis(500);
 /// How often strays and agreements are looked at.
 const HOUSEKEEPING_EVERY: Duration = Duration::from_secs(1);
-/// Members that do not come to use the same layout are not waited for longer than this.
-const CONFIRM_WITHIN: Duration = Duration::from_secs(10);
 /// A member that was called down and was heard since takes part for this long without being heard again;
 /// by then gossip knows better.
 const BACK_WITHIN: Duration = Duration::from_secs(10);
-/// Agreement is not claimed for what was written this shortly before it was seen: clocks differ.
-const AGREE_MARGIN: Duration = Duration::from_secs(5);
 
 /// What a call works with.
 #[derive(Debug)]
@@ -446,148 +440,6 @@ impl State {
         let is_needed = |partner: &Partner| !partner.items.is_empty() || !partner.wanted.is_empty();
         self.partners.retain(|_, partner| is_needed(partner) || partner.running.is_some());
     }
-
-    /// Partitions that are held and not owned: left over from another layout, or from standing in.
-    fn find_strays(&mut self, scene: &mut Scene<'_>) {
-        let held = scene.replica.partitions_held();
-        let strays: BTreeSet<u16> =
-            held.into_iter().filter(|partition| !self.owned.contains(partition)).collect();
-        if strays != self.strays {
-            self.strays = strays;
-            self.make_items(scene);
-        }
-        let strays: Vec<u16> = self.strays.iter().copied().collect();
-        for partition in strays {
-            let root = scene.replica.digest(partition).root();
-            let covers = |owner: u16| {
-                let partner = self.partners.get(&scene.view.member(owner).id);
-                let item = partner.and_then(|partner| partner.items.get(&partition));
-                item.is_some_and(|item| item.covered == Some(root)) && scene.is_usable(owner)
-            };
-            let owners = scene.view.primaries(partition);
-            if !owners.is_empty() && owners.iter().all(|owner| covers(*owner)) {
-                scene.replica.forget_partition(partition);
-                scene.outbox.count(Metric::PartitionsForgotten);
-            }
-        }
-    }
-
-    /// Tells the engine up to when all owners are known to have held the same.
-    fn agree(&self, scene: &Scene<'_>) {
-        if !scene.view.is_settled() {
-            return;
-        }
-        for &partition in &self.owned {
-            let equal_at = |owner: u16| {
-                let partner = self.partners.get(&scene.view.member(owner).id)?;
-                let item = partner.items.get(&partition)?;
-                scene.is_usable(owner).then_some(item.equal_at)
-            };
-            let earliest = scene
-                .other_owners(partition)
-                .try_fold(scene.now, |earliest, owner| Some(earliest.min(equal_at(owner)?)));
-            if let Some(at) = earliest {
-                scene.replica.agree(partition, (at - AGREE_MARGIN).as_nanos());
-            }
-        }
-    }
-
-    /// Looks whether every living member uses the layout in force; sets from when on comparisons count.
-    fn follow_confirmations(&mut self, scene: &Scene<'_>, stale_after: Duration) -> bool {
-        let uses_it = |member: u16| standing_of(scene, member).layout == scene.view.layout();
-        let confirmed = living(scene).all(uses_it);
-        if self.since.is_some() {
-            return confirmed;
-        }
-        let calm = scene.view.is_settled() && living(scene).all(|member| standing_of(scene, member).settled);
-        if confirmed && calm {
-            // Nothing has changed but that this node was away.
-            self.since = Some(scene.fence.round().1);
-        } else if confirmed {
-            // What was sent by an older layout arrives by then, or is refused.
-            self.since = Some(scene.now + stale_after);
-        } else if CONFIRM_WITHIN <= scene.now.since(self.basis_at) {
-            self.since = Some(scene.now);
-        }
-        confirmed
-    }
-
-    fn filling<'a>(&'a self, scene: &'a Scene<'_>) -> impl Iterator<Item = u16> + 'a {
-        self.sure.iter().copied().filter(|partition| scene.fence.is_filling(*partition))
-    }
-
-    fn end_fillings(&self, scene: &Scene<'_>) {
-        let Some(since) = self.since.filter(|_| scene.fence.is_active()) else { return };
-        let (round, _) = scene.fence.round();
-        for partition in self.filling(scene) {
-            let mut wiped_at = None;
-            let is_verified =
-                scene.other_owners(partition).filter(|owner| scene.is_usable(*owner)).all(|owner| {
-                    let partner = self.partners.get(&scene.view.member(owner).id);
-                    let item = partner.and_then(|partner| partner.items.get(&partition));
-                    let item = item.filter(|item| since <= item.verified_at);
-                    let Some(item) = item else { return false };
-                    wiped_at = Some(wiped_at.map_or(item.wiped_at, |least: u64| least.min(item.wiped_at)));
-                    true
-                });
-            if is_verified {
-                let wiped_at = wiped_at.filter(|at| scene.fence.away_since().as_nanos() <= *at);
-                if let Some(wiped_at) = wiped_at {
-                    // All others were wiped while this node was away: so it would have been.
-                    scene.replica.forget_until(partition, wiped_at);
-                }
-                if scene.view.was_given_up(partition, |owner| scene.is_usable(owner)) {
-                    scene.fence.note_orphan(partition);
-                }
-                scene.fence.end_filling(round, partition);
-            }
-        }
-    }
-
-    fn send_compares(&mut self, scene: &mut Scene<'_>) {
-        let mut messages = 0;
-        for (member, partner) in &mut self.partners {
-            let Some(index) = scene.view.index_of(*member).filter(|index| scene.is_usable(*index)) else {
-                continue;
-            };
-            while partner.due <= scene.now && messages < MESSAGES_PER_TICK {
-                let asked = partner.send_compare(scene, index);
-                messages += usize::from(0 < asked);
-                if asked < ROOTS_PER_MESSAGE {
-                    let earliest = partner.items.values().map(|item| item.due).min();
-                    partner.due = earliest.unwrap_or(Instant::FAR);
-                    break;
-                }
-            }
-        }
-    }
-
-    fn begin_pulls(&mut self, scene: &mut Scene<'_>) {
-        let mut running = self.partners.values().filter(|partner| partner.running.is_some()).count();
-        for (member, partner) in &mut self.partners {
-            if PULLS_MAX <= running {
-                return;
-            }
-            let is_idle = partner.running.is_none() && partner.not_before <= scene.now;
-            if !is_idle || partner.wanted.is_empty() {
-                continue;
-            }
-            let Some(index) = scene.view.index_of(*member).filter(|index| scene.is_usable(*index)) else {
-                continue;
-            };
-            let partitions: Vec<u16> = partner.wanted.iter().take(PARTITIONS_PER_PULL).copied().collect();
-            partitions.iter().for_each(|partition| {
-                partner.wanted.remove(partition);
-            });
-            let (pull, question) = Pull::begin(partitions);
-            self.next_ticket += 1;
-            running += 1;
-            scene.outbox.count(Metric::RepairPulls);
-            scene.outbox.ask_bulk(scene.view.member(index).address, *member, self.next_ticket, &question);
-            let (ticket, generation) = (self.next_ticket, partner.generation);
-            partner.running = Some(Running { ticket, generation, begun: scene.now, pull });
-        }
-    }
 }
 
 impl Partner {
@@ -602,26 +454,5 @@ impl Partner {
             *item = Item { due: Instant::ZERO, ..Item::default() };
         }
         self.due = Instant::ZERO;
-    }
-
-    /// Asks about the items that are due, as many as fit a datagram; returns how many.
-    fn send_compare(&mut self, scene: &mut Scene<'_>, index: u16) -> usize {
-        let mut roots = Vec::new();
-        let mut asked = 0;
-        let due = self.items.iter_mut().filter(|(_, item)| item.due <= scene.now);
-        for (&partition, item) in due.take(ROOTS_PER_MESSAGE) {
-            item.asked_at = scene.now;
-            item.asked_root = scene.replica.digest(partition).root();
-            let again = if scene.fence.is_filling(partition) { ASK_AGAIN_SOON } else { ASK_AGAIN };
-            item.due = scene.now + again;
-            Roots::push(&mut roots, partition, item.asked_root);
-            asked += 1;
-        }
-        if 0 < asked {
-            let (asked_at, wiped_at) = (scene.now.as_nanos(), scene.replica.wiped_at());
-            let roots = Roots::over(&roots);
-            scene.send(index, &Message::Compare { asked_at, wiped_at, roots });
-        }
-        asked
     }
 }
