@@ -108,6 +108,8 @@ struct State {
     /// From when on a comparison counts for filling.
     since: Option<Instant>,
     housekept_at: Instant,
+    /// When the owners of strays were asked for the last time whether they hold what may go then.
+    dropping_since: Instant,
     next_ticket: u64,
 }
 
@@ -144,8 +146,8 @@ struct Item {
     equal_at: Instant,
     /// Its last wipe-out.
     wiped_at: u64,
-    /// It holds everything that was here when the root was this.
-    covered: Option<u64>,
+    /// It holds everything that was here when the root was this, and when it said so.
+    covered: Option<(u64, Instant)>,
     /// With these roots (here, there) there was nothing to copy.
     nothing_new: Option<(u64, u64)>,
 }
@@ -193,6 +195,7 @@ impl AntiEntropy {
             state.find_strays(scene);
             state.agree(scene);
         }
+        state.drop_strays(scene);
         let confirmed = state.follow_confirmations(scene, self.stale_after);
         state.end_fillings(scene);
         state.send_compares(scene);
@@ -268,7 +271,7 @@ impl AntiEntropy {
             let mine = scene.replica.digest(partition).root();
             if theirs == item.asked_root {
                 item.equal_at = asked_at;
-                item.covered = Some(theirs);
+                item.covered = Some((theirs, scene.now));
             }
             if theirs == item.asked_root || theirs == 0 || item.nothing_new == Some((mine, theirs)) {
                 item.verified_at = asked_at;
@@ -288,7 +291,7 @@ impl AntiEntropy {
         let partner = partner_of(&mut state.partners, scene, from);
         for (partition, root) in roots.iter() {
             if let Some(item) = partner.items.get_mut(&partition) {
-                item.covered = Some(root);
+                item.covered = Some((root, scene.now));
                 if scene.replica.digest(partition).root() == root {
                     // It has all that is here, or has dropped it by agreement.
                     item.equal_at = scene.now;
@@ -360,7 +363,7 @@ fn finish(scene: &mut Scene<'_>, partner: &mut Partner, index: u16, running: &Ru
         item.nothing_new = Some((mine, theirs));
         if mine == theirs {
             item.equal_at = running.begun;
-            item.covered = Some(mine);
+            item.covered = Some((mine, scene.now));
         }
     }
     if !covered.is_empty() {

@@ -43,6 +43,8 @@ pub struct Bugs {
     pub hint_keeps_older: bool,
     /// Former owners are not written to while their successors are being filled.
     pub no_dual_write: bool,
+    /// What a node holds and does not own goes at once.
+    pub strays_go_unasked: bool,
     /// The writer of versions is the same at every start, and the clock starts over.
     pub reused_writer: bool,
     /// Who was cut off from other holders does not ask them before it executes what may be a repeat.
