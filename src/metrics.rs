@@ -113,6 +113,7 @@ metrics! {
         WritesApplied "writes_applied" "writes" "Replicated writes applied here for other coordinators."
         WritesUndone "writes_undone" "writes" "Writes taken back because a replica had no space."
         ReadsHedged "reads_hedged" "requests" "Reads sent to a second replica because the first was late."
+        HedgesRefused "hedges_refused" "requests" "Late reads that were not sent to a second replica because of the budget."
         ReadsServed "reads_served" "requests" "Reads served here for other front ends."
         HintsInherited "hints_inherited" "hints" "Hints whose owner is not coming back; the copy is handed to its heirs."
         Compares "compares" "partitions" "Partitions compared with another owner."

@@ -91,6 +91,40 @@ impl UsualDuration {
     }
 }
 
+/// The time within which about 95 of 100 things are done, estimated one sample at a time: a sample above the
+/// estimate raises it nineteen times as far as one below lowers it, so it rests where one in twenty is above
+/// (Ma, Muthukrishnan and Sandler, Frugal Streaming, 2013; but with steps in proportion, because the right
+/// magnitude is not known). It keeps one number, draws none, and follows when things change. Only whether a
+/// sample is above counts, so one that was given up is as good as one that ended. Races lose a sample now and then.
+#[derive(Debug, Default)]
+pub struct TailDuration(AtomicU64);
+
+impl TailDuration {
+    /// One sample below lowers the estimate by one part in so many.
+    const STEP: u64 = 100;
+    /// The least that it is raised by, in nanoseconds.
+    const RAISE_MIN: u64 = 1_000;
+
+    /// One more sample.
+    pub fn note(&self, sample: Duration) {
+        let sample = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX);
+        let new = match self.0.load(Ordering::Relaxed) {
+            // Of one sample nobody knows the tail.
+            0 => sample.saturating_mul(2),
+            old if old < sample => old.saturating_add((old / Self::STEP * 19).max(Self::RAISE_MIN)),
+            old => old - old / Self::STEP,
+        };
+        self.0.store(new.max(1), Ordering::Relaxed);
+    }
+
+    /// The estimate; `None` before the first sample.
+    #[must_use]
+    pub fn get(&self) -> Option<Duration> {
+        let nanos = self.0.load(Ordering::Relaxed);
+        (nanos != 0).then(|| Duration::from_nanos(nanos))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +139,37 @@ mod tests {
         assert!(Duration::from_millis(115) < late && late <= Duration::from_millis(120), "{late:?}");
         (0..200).for_each(|_| usual.note(Duration::from_secs(9)));
         assert_eq!(usual.late_after(floor, ceiling), ceiling);
+    }
+
+    /// Feeds so many durations, 1 µs to 1 s by 1 / `below` with every power the same chance, and says how many
+    /// in a hundred of the later half were above the estimate.
+    fn share_above(tail: &TailDuration, samples: u32, sample: impl Fn(u32) -> Duration) -> u32 {
+        let mut above = 0;
+        for number in 0..samples {
+            let sample = sample(number.wrapping_mul(2_654_435_761) >> 16);
+            let is_above = tail.get().is_some_and(|estimate| estimate < sample);
+            above += u32::from(is_above && samples / 2 <= number);
+            tail.note(sample);
+        }
+        above * 200 / samples
+    }
+
+    #[test]
+    fn one_in_twenty_is_above_the_tail_whatever_the_distribution() {
+        let tail = TailDuration::default();
+        assert_eq!(tail.get(), None);
+        let even = |drawn: u32| Duration::from_micros(1_000 + u64::from(drawn % 4_000));
+        let long = |drawn: u32| Duration::from_micros(100 << (drawn % 14));
+        let halves = |drawn: u32| Duration::from_millis(if drawn.is_multiple_of(10) { 300 } else { 2 });
+        assert!((3..=7).contains(&share_above(&tail, 4_000, even)));
+        let of_even = tail.get().expect("it was fed");
+        assert!((4_400..=5_400).contains(&of_even.as_micros()), "{of_even:?}");
+        assert!((3..=8).contains(&share_above(&tail, 4_000, long)));
+        assert!((3..=10).contains(&share_above(&tail, 4_000, halves)));
+        let slow = tail.get().expect("it was fed");
+        assert!(Duration::from_millis(200) < slow, "one in ten is slow: {slow:?}");
+        share_above(&tail, 1_000, even);
+        let again = tail.get().expect("it was fed");
+        assert!(again < Duration::from_millis(7), "it comes back: {again:?}");
     }
 }

@@ -6,7 +6,7 @@ use super::aside::Lateness;
 use crate::ids::Generation;
 use crate::metrics::Metric;
 use crate::peer::{Envelope, Standing};
-use crate::time::{Duration, Instant, UsualDuration};
+use crate::time::{Duration, Instant, TailDuration, UsualDuration};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -34,6 +34,8 @@ pub struct Peer {
     refused_space_at: AtomicU64,
     /// How long it usually takes to answer a read.
     pub usual_read: UsualDuration,
+    /// Within which time it answers nearly all reads.
+    pub read_tail: TailDuration,
     /// Whether its answers are late too often.
     pub lateness: Lateness,
     /// What it last said of itself ([`Standing`], packed).
@@ -237,6 +239,12 @@ impl Peer {
             let _ = first.compare_exchange(0, now.as_nanos(), Ordering::Relaxed, Ordering::Relaxed);
         }
         due
+    }
+
+    /// It has answered a read after so long.
+    pub fn note_read(&self, waited: Duration) {
+        self.usual_read.note(waited);
+        self.read_tail.note(waited);
     }
 
     /// Adds to (or takes from) the number of reads that it has been asked and has not answered.

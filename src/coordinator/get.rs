@@ -5,7 +5,9 @@
 //! holder said. A member that is catching up counts as unknown. One replica is asked to send the
 //! value to the client itself and to tell the front end; in adaptive mode an idle front end asks the
 //! others for their versions meanwhile, so that it knows at once where else the value is. A replica
-//! that is late is backed up by another, within a budget (Dean and Barroso, The Tail at Scale).
+//! that is late is backed up by another, within a budget (Dean and Barroso, The Tail at Scale). Late is who
+//! takes longer than the quickest of the replicas takes for 95 of 100 reads. The one that backs up sends the value to
+//! the front end, so that the client does not get it twice when the late one answers after all.
 //!
 //! The rules are [`ReadOp`]'s.
 
@@ -99,6 +101,7 @@ impl Coordinator {
             primary: holder.primary,
             oldest: holder.oldest,
             state: if holder.member == me { mine } else { AskedState::Not },
+            at: turn.now,
         });
         let primaries = turn.view.primaries(partition);
         let from = arrival.client.address;
@@ -180,6 +183,7 @@ impl Coordinator {
         if !op.set(member, AskedState::Waiting(role)) {
             turn.view.member(to).peer.count_reads(1);
         }
+        op.asked.iter_mut().filter(|asked| asked.member == member).for_each(|asked| asked.at = turn.now);
         let message = Message::Read {
             token,
             role,
@@ -207,7 +211,7 @@ impl Coordinator {
             }
             Decision::Wait => {}
         }
-        self.reads.insert(token, turn.now + self.patience_with_reads(), op);
+        self.reads.insert(token, turn.now + self.patience_with(turn, &op), op);
     }
 
     fn say_missing(&self, turn: &mut Turn<'_>, client: &Client) {
@@ -287,7 +291,6 @@ impl Coordinator {
         match self.reads.update(token, |_| (Next::Remove, ())) {
             Some(((), Some(op))) => {
                 self.release(turn, &op);
-                self.usual_read.note(turn.now.since(op.started));
                 Some(op)
             }
             Some(((), None)) | None => {
@@ -308,15 +311,14 @@ impl Coordinator {
         let member = turn.view.member(from).id;
         let me = turn.view.member(turn.view.me()).id;
         let decided = self.reads.update(token, |op| {
-            let was_waiting = op.is_waiting_for(member);
-            let waited = was_waiting.then(|| turn.now.since(op.started));
+            let waited = op.waits_since(member).map(|at| turn.now.since(at));
             let was_open = op.set(member, state);
             op.removed = op.removed.max(removed);
             let decision = op.decide();
             let next = match &decision {
                 Decision::Wait => Next::Keep,
                 Decision::Ask(members) if *members != [me] => {
-                    Next::WakeAt(turn.now + self.patience_with_reads())
+                    Next::WakeAt(turn.now + self.patience_with(turn, op))
                 }
                 Decision::Ask(_) | Decision::NoSuchKey => Next::Remove,
             };
@@ -330,7 +332,7 @@ impl Coordinator {
             peer.count_reads(-1);
         }
         if let Some(waited) = waited {
-            peer.usual_read.note(waited);
+            peer.note_read(waited);
             peer.lateness.note(turn.now, false);
         }
         match (decision, removed) {
@@ -356,8 +358,8 @@ impl Coordinator {
         self.ask(turn, token, &mut op, best, others);
         self.reads.update(token, |kept| {
             // Only what was asked now has changed; answers may have come in meanwhile.
-            for asked in op.asked.iter().filter(|asked| members.contains(&asked.member)) {
-                kept.set(asked.member, asked.state);
+            for new in op.asked.iter().filter(|asked| members.contains(&asked.member)) {
+                kept.asked.iter_mut().filter(|old| old.member == new.member).for_each(|old| *old = *new);
             }
             (Next::Keep, ())
         });
@@ -372,9 +374,13 @@ impl Coordinator {
         }
     }
 
-    /// How long a replica may take to answer a read before another is asked.
-    fn patience_with_reads(&self) -> Duration {
-        self.usual_read.late_after(self.settings.hedge_after, self.settings.suspect_after)
+    /// How long a replica may take to answer a read before another is asked: as long as the quickest of the
+    /// replicas takes for nearly all. So a slow one is not given more time because it is slow, and all are when all
+    /// are slow.
+    fn patience_with(&self, turn: &Turn<'_>, op: &ReadOp) -> Duration {
+        let tail = |asked: &Asked| turn.view.member(turn.view.index_of(asked.member)?).peer.read_tail.get();
+        let quickest = op.asked.iter().filter_map(tail).min().unwrap_or_default();
+        quickest.min(self.settings.suspect_after).max(self.settings.hedge_after)
     }
 
     /// The value is late: ask another replica for it, if the budget allows.
@@ -383,7 +389,7 @@ impl Coordinator {
             if READ_MAX <= turn.now.since(op.started) {
                 return (Next::Remove, ());
             }
-            (Next::WakeAt(turn.now + self.patience_with_reads()), ())
+            (Next::WakeAt(turn.now + self.patience_with(turn, op)), ())
         });
         match over {
             Some(((), Some(op))) => {
@@ -391,7 +397,8 @@ impl Coordinator {
                 turn.outbox.count(Metric::DroppedUnavailable);
             }
             Some(((), None)) if self.spend_hedge() => self.hedge(turn, token),
-            Some(((), None)) | None => {}
+            Some(((), None)) => turn.outbox.count(Metric::HedgesRefused),
+            None => {}
         }
     }
 
@@ -402,7 +409,7 @@ impl Coordinator {
             for asked in &mut op.asked {
                 if let AskedState::Waiting(ReadRole::Answer | ReadRole::Return) = asked.state {
                     asked.state = AskedState::Late;
-                    late = Some((asked.member, op.started));
+                    late = Some((asked.member, asked.at));
                 }
             }
             let removed = op.removed();
@@ -415,6 +422,7 @@ impl Coordinator {
                 AskedState::Unknown => Some(4),
                 AskedState::Missed(_) => None,
             };
+            op.role = ReadRole::Return;
             let candidates = op.asked.iter().filter(|asked| asked.member != me);
             let best = candidates.filter_map(|asked| Some((rank(asked)?, asked.member))).min();
             (Next::Keep, (late, best.map(|(_, member)| member)))
@@ -422,6 +430,9 @@ impl Coordinator {
         let Some(((late, best), _)) = chosen else { return };
         if let Some((member, asked_at)) = late {
             self.note_late(turn, member, asked_at);
+            if let Some(index) = turn.view.index_of(member) {
+                turn.view.member(index).peer.read_tail.note(turn.now.since(asked_at));
+            }
         }
         if let Some(member) = best {
             turn.outbox.count(Metric::ReadsHedged);
@@ -432,8 +443,8 @@ impl Coordinator {
     /// A replica that was not given up has answered.
     fn note_answer(&self, turn: &Turn<'_>, from: u16, op: &ReadOp) {
         let member = turn.view.member(from);
-        if op.is_waiting_for(member.id) {
-            member.peer.usual_read.note(turn.now.since(op.started));
+        if let Some(at) = op.waits_since(member.id) {
+            member.peer.note_read(turn.now.since(at));
             member.peer.lateness.note(turn.now, false);
         }
     }

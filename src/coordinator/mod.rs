@@ -161,8 +161,6 @@ pub struct Coordinator {
     gathers: Pending<Gather>,
     /// Time until a replica acknowledges a write.
     usual_ack: UsualDuration,
-    /// Time until a read is settled.
-    usual_read: UsualDuration,
     /// When a read last went out to replicas, in nanoseconds.
     last_read_at: AtomicU64,
     /// Reads that may still be hedged, in hundredths.
@@ -212,7 +210,6 @@ impl Coordinator {
             reads: Pending::new(parts.pending_max, parts.seed),
             gathers: Pending::new(siblings::GATHERS_MAX.min(parts.pending_max), parts.seed),
             usual_ack: UsualDuration::default(),
-            usual_read: UsualDuration::default(),
             last_read_at: AtomicU64::new(0),
             hedge_credit: AtomicU64::new(get::HEDGE_CREDIT_MAX),
             mended_until: AtomicU64::new(0),

@@ -31,6 +31,8 @@ pub(super) struct Asked {
     /// It is an owner in the oldest layout that is being replaced.
     pub(super) oldest: bool,
     pub(super) state: AskedState,
+    /// When the question that is open was asked.
+    pub(super) at: Instant,
 }
 
 /// A version that a member said it holds.
@@ -170,9 +172,10 @@ impl ReadOp {
         self.majority <= current.max(oldest) || (all && 0 < current + oldest)
     }
 
-    pub(super) fn is_waiting_for(&self, member: MemberId) -> bool {
-        let is_it = |asked: &Asked| asked.member == member && matches!(asked.state, AskedState::Waiting(_));
-        self.asked.iter().any(is_it)
+    /// When the open question to a member was asked, unless it was given up as late.
+    pub(super) fn waits_since(&self, member: MemberId) -> Option<Instant> {
+        let is_it = |asked: &&Asked| asked.member == member && matches!(asked.state, AskedState::Waiting(_));
+        self.asked.iter().find(is_it).map(|asked| asked.at)
     }
 
     /// What is known of the versions that members hold: who, which, whether that is a removal, and whether
@@ -228,6 +231,7 @@ mod tests {
             primary: true,
             oldest: false,
             state: *state,
+            at: Instant::ZERO,
         });
         ReadOp {
             client,
