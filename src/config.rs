@@ -245,7 +245,7 @@ settings! {
     suspect_after_ms "suspect-after-ms": u64, "ms", "350", range(20, 60_000),
         "A member that answers nothing for this long is bypassed until it is heard again.";
     hedge_after_ms "hedge-after-ms": u64, "ms", "25", range(1, 60_000),
-        "A read whose replica has not answered for this long is sent to a second one.";
+        "A read whose replica has not answered for this long (or longer, while all replicas are slow) is sent to a second one.";
     fence_after_ms "fence-after-ms": u64, "ms", "300", range(50, 60_000),
         "A gap in this process's time (suspended, starved) longer than this: serve nothing until caught up.";
     stale_after_ms "stale-after-ms": u64, "ms", "2000", range(100, 60_000),
@@ -261,7 +261,7 @@ settings! {
     hint_keep_s "hint-keep-s": u64, "s", "3600", range(10, 604_800),
         "Hints and removal marks older than this are dropped.";
     pending_max "pending-max": usize, "operations", "16384", range(16, 1_048_576),
-        "Operations in progress at one node; more are shed.";
+        "Operations in progress at one node; more are shed. An eighth of them may wait for the same member.";
     forget_after_ms "forget-after-ms": u64, "ms", "20000", range(1_000, 86_400_000),
         "A member down for this long loses its place: its share of the data is copied anew from the other replicas.";
     gossip "gossip": GossipPreset, "preset", "lan", ANY,

@@ -86,6 +86,7 @@ metrics! {
         DroppedPanic "dropped_panic" "requests" "Jobs that ended in a panic; a defect."
         ShedFull "shed_full" "datagrams" "Refused because the job channel was full."
         ShedPending "shed_pending" "requests" "Refused because the table of operations in progress was full."
+        ShedPeerFull "shed_peer_full" "requests" "Refused because too many operations wait for a member that they need."
     }
     PeerLost {
         PeerForged "peer_forged" "frames" "Frames with a wrong MAC."

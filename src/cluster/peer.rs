@@ -31,6 +31,7 @@ pub struct Peer {
     /// When this node last had to do without it; 0 = never since it started.
     apart_at: AtomicU64,
     reads_in_flight: AtomicI64,
+    writes_in_flight: AtomicI64,
     refused_space_at: AtomicU64,
     /// How long it usually takes to answer a read.
     pub usual_read: UsualDuration,
@@ -256,6 +257,17 @@ impl Peer {
     #[must_use]
     pub fn reads_in_flight(&self) -> i64 {
         self.reads_in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Adds to (or takes from) the number of writes that wait for it.
+    pub fn count_writes(&self, change: i64) {
+        self.writes_in_flight.fetch_add(change, Ordering::Relaxed);
+    }
+
+    /// Reads and writes that wait for it.
+    #[must_use]
+    pub fn in_flight(&self) -> i64 {
+        self.reads_in_flight() + self.writes_in_flight.load(Ordering::Relaxed)
     }
 
     /// Notes that it has no memory for new keys.

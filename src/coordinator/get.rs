@@ -73,7 +73,7 @@ impl Coordinator {
             };
         }
         if self.reads.is_full() {
-            return self.shed(turn, &arrival.client);
+            return self.shed(turn, &arrival.client, Metric::ShedPending);
         }
         let token = self.reads.token();
         let mut op = self.read_op(turn, arrival, key, partition, holders, mine);
@@ -140,7 +140,8 @@ impl Coordinator {
         holders: &[Holder],
     ) -> Vec<MemberId> {
         let me = turn.view.me();
-        let mut others: Vec<&Holder> = holders.iter().filter(|holder| holder.member != me).collect();
+        let can_be_asked = |holder: &&Holder| holder.member != me && !self.is_full(turn, holder.member);
+        let mut others: Vec<&Holder> = holders.iter().filter(can_be_asked).collect();
         // Shortest wait first, known roughly; ties go round, so that no replica is everybody's favourite.
         let turn_of = |holder: &Holder| (u64::from(holder.member) + token) % holders.len().max(1) as u64;
         let explores = token.is_multiple_of(EXPLORE_ONE_IN);
@@ -205,9 +206,12 @@ impl Coordinator {
                 return self.answer_from_here(turn, &op.client, partition, &op.key);
             }
             Decision::Ask(members) => {
-                if let Some((&best, others)) = members.split_first() {
-                    self.ask(turn, token, &mut op, best, others);
-                }
+                let members = self.without_full(turn, &members);
+                let Some((&best, others)) = members.split_first() else {
+                    self.release(turn, &op);
+                    return self.shed(turn, &op.client, Metric::ShedPeerFull);
+                };
+                self.ask(turn, token, &mut op, best, others);
             }
             Decision::Wait => {}
         }
@@ -352,8 +356,20 @@ impl Coordinator {
         }
     }
 
+    /// Those of the members that may be asked: not too much waits for them already.
+    fn without_full(&self, turn: &Turn<'_>, members: &[MemberId]) -> Vec<MemberId> {
+        let is_full = |id: MemberId| turn.view.index_of(id).is_some_and(|member| self.is_full(turn, member));
+        members.iter().copied().filter(|id| !is_full(*id)).collect()
+    }
+
     fn ask_more(&self, turn: &mut Turn<'_>, token: Token, members: &[MemberId]) {
-        let Some((&best, others)) = members.split_first() else { return };
+        let members = self.without_full(turn, members);
+        let Some((&best, others)) = members.split_first() else {
+            let over = self.reads.update(token, |_| (Next::Remove, ()));
+            let Some(((), Some(op))) = over else { return };
+            self.release(turn, &op);
+            return self.shed(turn, &op.client, Metric::ShedPeerFull);
+        };
         let Some((mut op, _)) = self.reads.update(token, |op| (Next::Keep, op.clone())) else { return };
         self.ask(turn, token, &mut op, best, others);
         self.reads.update(token, |kept| {
@@ -423,7 +439,9 @@ impl Coordinator {
                 AskedState::Missed(_) => None,
             };
             op.role = ReadRole::Return;
-            let candidates = op.asked.iter().filter(|asked| asked.member != me);
+            let is_full =
+                |id: MemberId| turn.view.index_of(id).is_some_and(|member| self.is_full(turn, member));
+            let candidates = op.asked.iter().filter(|asked| asked.member != me && !is_full(asked.member));
             let best = candidates.filter_map(|asked| Some((rank(asked)?, asked.member))).min();
             (Next::Keep, (late, best.map(|(_, member)| member)))
         });
@@ -472,6 +490,10 @@ impl Coordinator {
     }
 
     fn spend_hedge(&self) -> bool {
+        #[cfg(test)]
+        if self.settings.bugs.hedges_without_budget {
+            return true;
+        }
         let spend = |credit: u64| credit.checked_sub(HEDGE_COST);
         self.hedge_credit.try_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
     }

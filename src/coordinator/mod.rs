@@ -44,6 +44,8 @@ use violet_client::{Key, MessageId, Operation, Request, Response, Status, Value}
 
 /// Most members that a request passes through on its way to its coordinator: all holders, and one more.
 const HOPS_MAX: u8 = crate::cluster::REPLICAS_MAX as u8 + 1;
+/// One member may have one in so many of the operations in progress waiting for it.
+const PEER_SHARE: usize = 8;
 /// What an overloaded node tells a protobuf client to wait.
 const OVERLOAD_WAIT_MS: i32 = 100;
 
@@ -61,6 +63,8 @@ pub struct Settings {
     suspect_after: Duration,
     patience: Duration,
     reply_window: Duration,
+    /// Most operations that wait for one member.
+    peer_pending_max: i64,
     /// Planted bugs, for proving that the simulator's checker finds them.
     #[cfg(test)]
     pub bugs: crate::sim::Bugs,
@@ -86,6 +90,7 @@ impl Settings {
             suspect_after: Duration::from_millis(config.suspect_after_ms),
             patience: Duration::from_millis(config.patience_ms),
             reply_window: Duration::from_millis(config.reply_window_ms),
+            peer_pending_max: i64::try_from(config.pending_max / PEER_SHARE).unwrap_or(i64::MAX),
             #[cfg(test)]
             bugs: crate::sim::Bugs::default(),
         }
@@ -406,13 +411,23 @@ impl Coordinator {
 
     /// A request that cannot be taken now: protobuf clients are told to wait, raw clients are not
     /// told anything, because an error code ends their run.
-    fn shed(&self, turn: &mut Turn<'_>, client: &Client) {
-        turn.outbox.count(Metric::ShedPending);
+    fn shed(&self, turn: &mut Turn<'_>, client: &Client, reason: Metric) {
+        turn.outbox.count(reason);
         if client.format == Format::Protobuf {
             let response = Response::of_status(client.id, Status::Overload);
             let response = Response { overload_wait_ms: Some(OVERLOAD_WAIT_MS), ..response };
             self.reply(turn, client, &response);
         }
+    }
+
+    /// Whether so many operations wait for a member that it gets no more: it is stuck, or nearly so, and must not
+    /// fill the tables of those who are well.
+    fn is_full(&self, turn: &Turn<'_>, member: u16) -> bool {
+        #[cfg(test)]
+        if self.settings.bugs.no_bound_per_peer {
+            return false;
+        }
+        self.settings.peer_pending_max <= turn.view.member(member).peer.in_flight()
     }
 
     /// Looks a mutation up before it starts. `Ok` = it is new and now recorded as running, or it was
@@ -435,7 +450,7 @@ impl Coordinator {
                 Err(())
             }
             Admission::Full => {
-                self.shed(turn, &arrival.client);
+                self.shed(turn, &arrival.client, Metric::ShedPending);
                 Err(())
             }
         }

@@ -124,7 +124,12 @@ impl Coordinator {
 
     fn start_write(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, mutation: &Mutation<'_>) {
         if self.writes.is_full() {
-            return self.shed(turn, &arrival.client);
+            return self.shed(turn, &arrival.client, Metric::ShedPending);
+        }
+        let me = turn.view.me();
+        if mutation.holders.iter().any(|holder| holder.member != me && self.is_full(turn, holder.member)) {
+            // No other stands in: who is merely congested goes on serving what it has, and must not miss a write.
+            return self.shed(turn, &arrival.client, Metric::ShedPeerFull);
         }
         let token = self.writes.token();
         let Ok(resumed) = self.admit(turn, arrival, token) else { return };

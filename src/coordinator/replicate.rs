@@ -85,6 +85,12 @@ impl WriteOp {
         !self.answered
     }
 
+    /// The members that have to speak yet.
+    fn waited_for(&self) -> impl Iterator<Item = MemberId> + '_ {
+        let waits = |target: &&Target| target.state == TargetState::Waiting;
+        self.targets.iter().filter(waits).map(|target| target.member)
+    }
+
     fn is_settled(&self) -> bool {
         self.targets.iter().all(|target| target.state != TargetState::Waiting)
     }
@@ -111,6 +117,13 @@ enum After {
     Answer,
     Undo,
     StartOver(u64),
+}
+
+/// One more write (or one less) waits for a member.
+fn count_write(turn: &Turn<'_>, member: MemberId, change: i64) {
+    if let Some(index) = turn.view.index_of(member) {
+        turn.view.member(index).peer.count_writes(change);
+    }
 }
 
 impl Coordinator {
@@ -241,7 +254,7 @@ impl Coordinator {
             self.finish(turn, &op);
         }
         let deadline = turn.now + self.patience_with_replicas();
-        self.writes.insert(token, deadline, op);
+        self.insert_write(turn, token, deadline, op);
     }
 
     fn is_satisfied(&self, op: &WriteOp, copies: usize) -> bool {
@@ -250,6 +263,32 @@ impl Coordinator {
             return true;
         }
         op.satisfies(self.settings.write_rule, copies)
+    }
+
+    /// Puts an operation into the table; it waits for its targets from now on.
+    fn insert_write(&self, turn: &Turn<'_>, token: Token, deadline: Instant, op: WriteOp) {
+        for member in op.waited_for() {
+            count_write(turn, member, 1);
+        }
+        self.writes.insert(token, deadline, op);
+    }
+
+    /// Changes an operation in the table, and counts for whom it waits no more or anew.
+    fn update_write<R>(
+        &self,
+        turn: &Turn<'_>,
+        token: Token,
+        change: impl FnOnce(&mut WriteOp) -> (Next, R),
+    ) -> Option<(R, Option<WriteOp>)> {
+        self.writes.update(token, |op| {
+            let before: Vec<MemberId> = op.waited_for().collect();
+            let (next, result) = change(op);
+            before.iter().for_each(|member| count_write(turn, *member, -1));
+            if next != Next::Remove {
+                op.waited_for().for_each(|member| count_write(turn, member, 1));
+            }
+            (next, result)
+        })
     }
 
     /// How long a replica may take: `hint_after`, longer while all of them are slow, so that load
@@ -270,7 +309,7 @@ impl Coordinator {
         let member = turn.view.member(from).id;
         let copies = self.copies_wanted(turn);
         let mut waited = None;
-        let changed = self.writes.update(token, |op| {
+        let changed = self.update_write(turn, token, |op| {
             let target = op
                 .targets
                 .iter_mut()
@@ -397,14 +436,14 @@ impl Coordinator {
                 self.finish(turn, &op);
             }
         } else {
-            self.writes.insert(token, deadline, op);
+            self.insert_write(turn, token, deadline, op);
         }
     }
 
     /// A replica has taken a write back.
     pub fn on_undone(&self, turn: &mut Turn<'_>, from: u16, token: Token) {
         let member = turn.view.member(from).id;
-        let changed = self.writes.update(token, |op| {
+        let changed = self.update_write(turn, token, |op| {
             for target in op.targets.iter_mut().filter(|target| target.member == member) {
                 target.state = TargetState::Acknowledged;
             }
@@ -421,7 +460,7 @@ impl Coordinator {
     /// Replicas are late: replace them, each by the next member on the list, with a hint.
     pub(super) fn on_write_timeout(&self, turn: &mut Turn<'_>, token: Token) {
         let again = turn.now + self.patience_with_replicas();
-        let changed = self.writes.update(token, |op| match &mut op.phase {
+        let changed = self.update_write(turn, token, |op| match &mut op.phase {
             Phase::Writing => (Next::WakeAt(again), false),
             Phase::Undoing(UNDO_TRIES_MAX) => (Next::Remove, true),
             Phase::Undoing(tries) => {
@@ -465,7 +504,7 @@ impl Coordinator {
                 self.keep_hint(turn, id, &write);
             }
         }
-        self.writes.update(token, |op| {
+        self.update_write(turn, token, |op| {
             op.only_if_present = false;
             (Next::Keep, ())
         });
@@ -474,7 +513,7 @@ impl Coordinator {
     /// Gives a late target up without a replacement: there is nothing left to send.
     fn let_go(&self, turn: &mut Turn<'_>, token: Token, late: &Target) {
         let copies = self.copies_wanted(turn);
-        let changed = self.writes.update(token, |op| {
+        let changed = self.update_write(turn, token, |op| {
             let is_late =
                 |target: &&mut Target| target.member == late.member && target.state == TargetState::Waiting;
             if let Some(target) = op.targets.iter_mut().find(is_late) {
@@ -507,7 +546,7 @@ impl Coordinator {
             sent_at: turn.now,
         });
         let copies = self.copies_wanted(turn);
-        let changed = self.writes.update(token, |op| {
+        let changed = self.update_write(turn, token, |op| {
             let still_late = op
                 .targets
                 .iter_mut()

@@ -177,7 +177,7 @@ impl Coordinator {
     /// GetSiblings, at the front end.
     pub(super) fn start_gather(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, key: Key) {
         if self.gathers.is_full() {
-            return self.shed(turn, &arrival.client);
+            return self.shed(turn, &arrival.client, Metric::ShedPending);
         }
         let partition = Self::partition_of(turn, &key);
         let holders = turn.view.holders(partition, turn.now, turn.suspect_after);

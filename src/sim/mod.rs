@@ -49,6 +49,10 @@ pub struct Bugs {
     pub reused_writer: bool,
     /// Who was cut off from other holders does not ask them before it executes what may be a repeat.
     pub no_recall_after_a_split: bool,
+    /// Any number of operations may wait for one member.
+    pub no_bound_per_peer: bool,
+    /// Late reads go to a second replica whatever that costs.
+    pub hedges_without_budget: bool,
     /// Marks of removals go by their age alone.
     pub tombstones_without_agreement: bool,
 }

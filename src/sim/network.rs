@@ -125,8 +125,10 @@ struct Link {
 #[derive(Debug)]
 pub struct Network {
     seed: u64,
-    /// The weather everywhere.
+    /// The weather everywhere …
     pub weather: Weather,
+    /// … but on the links to and from these places.
+    pub worse: BTreeMap<Place, Weather>,
     /// What it has done so far.
     pub toll: Toll,
     links: BTreeMap<(Place, Place), Link>,
@@ -137,7 +139,8 @@ impl Network {
     /// A whole network.
     #[must_use]
     pub fn new(seed: u64, weather: Weather) -> Self {
-        Self { seed, weather, toll: Toll::default(), links: BTreeMap::new(), cut: BTreeSet::new() }
+        let (links, worse) = (BTreeMap::new(), BTreeMap::new());
+        Self { seed, weather, worse, toll: Toll::default(), links, cut: BTreeSet::new() }
     }
 
     /// Cuts one direction.
@@ -158,7 +161,8 @@ impl Network {
 
     /// Sends a datagram: zero to two deliveries.
     pub fn send(&mut self, now: Instant, from: Place, to: Place, bytes: &[u8]) -> [Option<Delivery>; 2] {
-        let Self { seed, weather, toll, links, cut } = self;
+        let Self { seed, weather, worse, toll, links, cut } = self;
+        let weather = worse.get(&from).or_else(|| worse.get(&to)).unwrap_or(weather);
         toll.sent += 1;
         let link = links.entry((from, to)).or_insert_with(|| Link {
             dice: Dice::of_part(*seed, "link", link_number(from, to)),

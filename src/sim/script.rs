@@ -14,6 +14,7 @@ use super::network::{MILLION_PER_PERCENT, Place, Weather};
 use super::trace;
 use super::world::World;
 use crate::config::Config;
+use crate::metrics::Metric;
 use crate::time::Duration;
 use std::collections::BTreeMap;
 use violet_client::{Format, RetryPolicy};
@@ -88,6 +89,8 @@ impl Script {
     /// starve NODE TIME                     its threads lose their core for up to TIME now and then
     /// partition n0 n1|n2 n3 / cut n0>n1 / heal
     /// loss|duplicate|reorder PERCENT, delay|jitter|reorder-by TIME
+    /// bad NODE loss PERCENT|…              the same on the links of one node, for good
+    /// count METRIC                         summed over all nodes
     /// run TIME
     /// rest                                 runs until nobody has anything left to do
     /// holders k, place k, members NODE, hints, fenced, who, ledger, gone, lost, tombstones
@@ -111,6 +114,8 @@ impl Script {
             "loss" | "duplicate" | "reorder" | "delay" | "jitter" | "reorder-by" => {
                 self.change_weather(command, rest)
             }
+            "bad" => self.worsen(rest),
+            "count" => self.count(rest),
             "run" => {
                 let time = time_of(rest)?;
                 self.world()?.run_for(time);
@@ -362,7 +367,27 @@ impl Script {
     }
 
     fn change_weather(&mut self, command: &str, rest: &str) -> Output {
-        let weather = &mut self.world()?.network.weather;
+        Self::set_weather(&mut self.world()?.network.weather, command, rest)
+    }
+
+    fn worsen(&mut self, rest: &str) -> Output {
+        let mut words = rest.splitn(3, ' ');
+        let (node, command, value) = (words.next(), words.next(), words.next());
+        let node = self.node(node.ok_or("which node?")?)?;
+        let network = &mut self.world()?.network;
+        let weather = network.worse.entry(Place::Node(node)).or_insert(network.weather);
+        Self::set_weather(weather, command.ok_or("how bad?")?, value.ok_or("how bad?")?)
+    }
+
+    fn count(&mut self, name: &str) -> Output {
+        let metric = Metric::ALL.iter().find(|metric| metric.name() == name).ok_or("no such count")?;
+        let hosts = &self.world()?.hosts;
+        let processes = hosts.iter().filter_map(|host| host.process.as_ref());
+        let sum: u64 = processes.map(|process| process.metrics.total(*metric)).sum();
+        Ok(vec![sum.to_string()])
+    }
+
+    fn set_weather(weather: &mut Weather, command: &str, rest: &str) -> Output {
         let percent = || {
             let number = rest.strip_suffix('%').and_then(|number| number.parse::<u32>().ok());
             number.map(|number| number * MILLION_PER_PERCENT).ok_or("a percentage is wanted")
@@ -373,7 +398,8 @@ impl Script {
             "reorder" => weather.reorder = percent()?,
             "delay" => weather.delay = time_of(rest)?,
             "jitter" => weather.jitter = time_of(rest)?,
-            _ => weather.reorder_by = time_of(rest)?,
+            "reorder-by" => weather.reorder_by = time_of(rest)?,
+            _ => return Err("no such weather".into()),
         }
         Ok(Vec::new())
     }

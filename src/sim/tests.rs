@@ -128,6 +128,8 @@ fn bugs_that_show_rarely_are_found_by_their_scenarios() {
     let none = Bugs::default();
     let bug = Bugs { tombstones_without_agreement: true, ..none };
     check_changes(bug, include_str!("scenarios/old_tombstone.txt"));
+    check_changes(Bugs { no_bound_per_peer: true, ..none }, include_str!("scenarios/stuck_peer.txt"));
+    check_changes(Bugs { hedges_without_budget: true, ..none }, include_str!("scenarios/hedge_budget.txt"));
     check_changes(Bugs { hint_keeps_older: true, ..none }, include_str!("scenarios/cut_off_hints.txt"));
     check_changes(Bugs { strays_go_unasked: true, ..none }, include_str!("scenarios/stand_ins_keep.txt"));
     let bug = Bugs { no_recall_after_a_split: true, ..none };
