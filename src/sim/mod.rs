@@ -58,6 +58,8 @@ pub struct Bugs {
 }
 
 #[cfg(test)]
+mod bad_node_tests;
+#[cfg(test)]
 mod siblings_tests;
 #[cfg(test)]
 mod tests;
