@@ -215,7 +215,9 @@ impl AntiEntropy {
         roots: Roots<'_>,
     ) {
         let mut state = self.state.lock();
-        let partner = partner_of(&mut state.partners, scene, from);
+        let member = scene.view.member(from);
+        let partner = state.partners.entry(member.id).or_default();
+        partner.follow(member.peer.generation());
         let (mut answer, mut covered) = (Vec::new(), Vec::new());
         for (partition, theirs) in roots.iter().filter(|(partition, _)| *partition < scene.view.partitions())
         {
@@ -258,7 +260,7 @@ impl AntiEntropy {
     ) {
         let mut state = self.state.lock();
         let State { partners, owned, since, .. } = &mut *state;
-        let partner = partner_of(partners, scene, from);
+        let Some(partner) = partner_of(partners, scene, from) else { return };
         let asked_at = Instant::from_nanos(asked_at);
         let mut compared = 0;
         for (partition, theirs) in roots.iter() {
@@ -288,7 +290,7 @@ impl AntiEntropy {
     /// Another member holds what was here.
     pub fn on_covered(&self, scene: &Scene<'_>, from: u16, roots: Roots<'_>) {
         let mut state = self.state.lock();
-        let partner = partner_of(&mut state.partners, scene, from);
+        let Some(partner) = partner_of(&mut state.partners, scene, from) else { return };
         for (partition, root) in roots.iter() {
             if let Some(item) = partner.items.get_mut(&partition) {
                 item.covered = Some((root, scene.now));
@@ -337,16 +339,17 @@ impl AntiEntropy {
     }
 }
 
-/// What was compared with a member that speaks; nothing yet when that has just started.
+/// What was compared with a member that answers, if anything; what is about an earlier start of it counts
+/// no more.
 fn partner_of<'a>(
     partners: &'a mut BTreeMap<MemberId, Partner>,
     scene: &Scene<'_>,
     from: u16,
-) -> &'a mut Partner {
+) -> Option<&'a mut Partner> {
     let member = scene.view.member(from);
-    let partner = partners.entry(member.id).or_default();
+    let partner = partners.get_mut(&member.id)?;
     partner.follow(member.peer.generation());
-    partner
+    Some(partner)
 }
 
 /// Everything that the other held is here.
