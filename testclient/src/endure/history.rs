@@ -95,14 +95,15 @@ impl History {
         Self { steps: vec![never] }
     }
 
-    /// The latest acknowledged step whose end lies before `asked`.
-    fn latest(&self, asked: Duration) -> Step {
-        let ended = |step: &&Step| step.acknowledged && step.ended.is_some_and(|ended| ended < asked);
-        *self.steps.iter().filter(ended).max_by_key(|step| step.begun).unwrap_or(&self.steps[0])
+    /// The latest acknowledged step whose end lies before `asked`, and its number.
+    fn latest(&self, asked: Duration) -> (usize, Step) {
+        let ended = |step: &Step| step.acknowledged && step.ended.is_some_and(|ended| ended < asked);
+        let numbered = self.steps.iter().copied().enumerate().filter(|(_, step)| ended(step));
+        numbered.max_by_key(|(_, step)| step.begun).unwrap_or((0, self.steps[0]))
     }
 
     fn judge(&self, found: Found, asked: Duration, answered: Duration, error: Duration) -> Option<Fault> {
-        let latest = self.latest(asked);
+        let (_, latest) = self.latest(asked);
         let is_possible = |step: &Step| {
             step.begun <= answered && step.ended.is_none_or(|ended| latest.begun <= ended + error)
         };
@@ -212,6 +213,15 @@ impl Ledger {
         before.judge(found, asked, asked, self.error_of(number))
     }
 
+    /// The latest acknowledged step before a read was sent at `asked`, in words.
+    fn latest_text(&self, number: u64, asked: Duration) -> String {
+        let history = &self.histories[number as usize];
+        let (step, latest) = history.latest(asked);
+        let ended = latest.ended.unwrap_or_default();
+        let milliseconds = asked.saturating_sub(ended).as_secs_f64() * 1e3;
+        format!("{:?} {step} was acknowledged {milliseconds:.1} ms before it was asked for", latest.deed)
+    }
+
     /// Which step's value this is.
     pub fn identify(&self, format: Format, number: u64, version: i32, bytes: &[u8]) -> Found {
         let steps = self.histories[number as usize].steps.len() as i32;
@@ -276,7 +286,8 @@ impl Observations {
         occurrence.keys.insert(read.number);
         if self.examples.len() < EXAMPLES_MAX {
             let Read { number, via, .. } = read;
-            let what = format!("key {number} via node {via}: {} ({found:?})", fault.word());
+            let latest = ledger.latest_text(*number, read.asked);
+            let what = format!("key {number} via node {via}: {} ({found:?}; {latest})", fault.word());
             self.examples.push(format!("at {:.1} s {what}", answered.as_secs_f64()));
         }
         Some(found)
@@ -470,6 +481,8 @@ mod tests {
                 "4 reads of 1 keys missing, 2 reads of 1 keys older than acknowledged, 2 reads of 1 keys wrong"
             );
             assert_eq!(sum.examples.len(), EXAMPLES_MAX);
+            let latest = "Put 2 was acknowledged 1000.0 ms before it was asked for";
+            assert!(sum.examples[0].contains(latest), "{}", sum.examples[0]);
         }
     }
 }

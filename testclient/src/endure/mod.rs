@@ -121,7 +121,7 @@ const SCENARIOS: &[Scenario] = &[
     },
     Scenario {
         name: "second-round",
-        about: "5 of 20 die at once and 5 more a minute later: lost are only keys whose holders all died in one instant",
+        about: "5 of 20 die at once, 5 more a minute later: only keys whose holders all die in one instant are lost",
         nodes: 20,
         keys: 4_000,
         settings: &[],

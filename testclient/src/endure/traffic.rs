@@ -164,8 +164,12 @@ impl Traffic {
     /// Starts a load; `plan` says whom its node numbers mean.
     ///
     /// # Errors
-    /// A sentence, when there is no thread to be had.
+    /// A sentence, when a client would have no key, or there is no thread to be had.
     pub fn start(plan: Plan, shared: &Arc<Shared>, kind: &Kind) -> Result<Self, String> {
+        let keys = kind.numbers.clone().chain(kind.more.clone()).count();
+        if keys < kind.clients {
+            return Err(format!("{} clients need as many keys to write, not {keys}", kind.clients));
+        }
         let signals = Arc::new(Signals::default());
         let via = Arc::new(Mutex::new(kind.via.clone()));
         let mut clients = Clients {
