@@ -91,6 +91,13 @@ impl WriteOp {
         self.targets.iter().filter(waits).map(|target| target.member)
     }
 
+    /// Which of the targets have to speak yet, a bit for each.
+    fn waiting_mask(&self) -> u32 {
+        const { assert!(TARGETS_MAX <= 32, "a bit for each") };
+        let waits = |target: &Target| u32::from(target.state == TargetState::Waiting);
+        self.targets.iter().enumerate().fold(0, |mask, (place, target)| mask | waits(target) << place)
+    }
+
     fn is_settled(&self) -> bool {
         self.targets.iter().all(|target| target.state != TargetState::Waiting)
     }
@@ -281,11 +288,15 @@ impl Coordinator {
         change: impl FnOnce(&mut WriteOp) -> (Next, R),
     ) -> Option<(R, Option<WriteOp>)> {
         self.writes.update(token, |op| {
-            let before: Vec<MemberId> = op.waited_for().collect();
+            let before = op.waiting_mask();
             let (next, result) = change(op);
-            before.iter().for_each(|member| count_write(turn, *member, -1));
-            if next != Next::Remove {
-                op.waited_for().for_each(|member| count_write(turn, member, 1));
+            let after = if next == Next::Remove { 0 } else { op.waiting_mask() };
+            for (place, target) in op.targets.iter().enumerate() {
+                let waits = |mask: u32| i64::from(mask >> place & 1);
+                match waits(after) - waits(before) {
+                    0 => {}
+                    change => count_write(turn, target.member, change),
+                }
             }
             (next, result)
         })
