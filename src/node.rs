@@ -403,15 +403,21 @@ impl Node {
     }
 
     /// Tombstones from before this may go, if nothing else speaks against it: older than
-    /// `hint-keep-s`, and older than the departure of every member that may come back with what it held.
+    /// `hint-keep-s`, and older than the departure of every member that may come back, or has just come back, with
+    /// what it held.
     fn tombstones_until(&self, turn: &Turn<'_>) -> Instant {
+        #[cfg(test)]
+        if self.replica.planted().tombstones_without_agreement {
+            return turn.now - self.hint_keep;
+        }
         let departed = turn.view.members().iter().filter_map(|member| match member.state {
             MemberState::Down(since) if !member.peer.standing().leaving => {
                 // It was gone before it was called down.
                 let heard_at = member.peer.heard_at().min(since);
                 (turn.now.since(since) < COMES_BACK_WITHIN).then_some(heard_at - DEPARTURE_MARGIN)
             }
-            MemberState::Down(_) | MemberState::Alive => None,
+            MemberState::Down(_) => None,
+            MemberState::Alive => member.peer.apart_since(turn.now).map(|since| since - DEPARTURE_MARGIN),
         });
         departed.fold(turn.now - self.hint_keep, Instant::min)
     }

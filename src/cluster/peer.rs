@@ -16,6 +16,10 @@ const WINDOW_BITS: u64 = WINDOW_WORDS as u64 * 64;
 /// slower; a stepped clock is followed within minutes.
 const SKEW_RISE_PER_S: i64 = 1_000_000;
 
+/// A member that was away has shown within this time what it kept from before: partitions are compared every
+/// ten seconds.
+const BACK_AFTER: Duration = Duration::from_secs(30);
+
 /// What this process knows of a member, changed with every frame.
 #[derive(Debug, Default)]
 pub struct Peer {
@@ -28,8 +32,9 @@ pub struct Peer {
     pinged_at: AtomicU64,
     /// When the first ping went out that it has not been heard since; 0 = none.
     first_ping_at: AtomicU64,
-    /// When this node last had to do without it; 0 = never since it started.
+    /// When this node last had to do without it, and since when; 0 = never since it started.
     apart_at: AtomicU64,
+    apart_since: AtomicU64,
     reads_in_flight: AtomicI64,
     writes_in_flight: AtomicI64,
     refused_space_at: AtomicU64,
@@ -169,7 +174,18 @@ impl Peer {
 
     /// This node has to do without it now.
     pub fn note_apart(&self, now: Instant) {
+        if !self.was_apart(now, BACK_AFTER) {
+            self.apart_since.store(self.heard_at().as_nanos(), Ordering::Relaxed);
+        }
         self.apart_at.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Since when it was out of reach, if it is or was until lately: what it holds and does not own may be from
+    /// before that, and others may not have seen it yet.
+    #[must_use]
+    pub fn apart_since(&self, now: Instant) -> Option<Instant> {
+        let since = Instant::from_nanos(self.apart_since.load(Ordering::Relaxed));
+        self.was_apart(now, BACK_AFTER).then_some(since)
     }
 
     /// Whether it was out of reach within this time and lives on: it may have done things, for clients that

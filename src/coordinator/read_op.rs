@@ -91,9 +91,17 @@ impl ReadOp {
         if let Some((member, version)) = self.newest_hit()
             && self.removed() < version
         {
-            // Who stands in may keep something old from the last time.
-            let waits = !self.is_replica(member) && self.is_waiting_for_replica();
-            return if waits { Decision::Wait } else { Decision::Ask(vec![member]) };
+            // Who stands in may keep something old from the last time: replicas come first.
+            let replica_is = |state: fn(AskedState) -> bool| {
+                self.asked.iter().any(|asked| (asked.primary || asked.oldest) && state(asked.state))
+            };
+            if !self.is_replica(member) && replica_is(|state| matches!(state, AskedState::Waiting(_))) {
+                return Decision::Wait;
+            }
+            if !self.is_replica(member) && replica_is(|state| state == AskedState::Not) {
+                return self.ask_the_rest();
+            }
+            return Decision::Ask(vec![member]);
         }
         if self.quorum && self.newest_hit().is_some() {
             return Decision::NoSuchKey;
@@ -110,11 +118,6 @@ impl ReadOp {
     /// Whether a member owns the key, in the layout in force or in the oldest one that is being replaced.
     fn is_replica(&self, member: MemberId) -> bool {
         self.asked.iter().any(|asked| asked.member == member && (asked.primary || asked.oldest))
-    }
-
-    fn is_waiting_for_replica(&self) -> bool {
-        let mut replicas = self.asked.iter().filter(|asked| asked.primary || asked.oldest);
-        replicas.any(|asked| matches!(asked.state, AskedState::Waiting(_)))
     }
 
     fn ask_the_rest(&self) -> Decision {
@@ -262,6 +265,7 @@ mod tests {
         check(Missed(at(4)), expect!["Ask([m0003])"]);
         check(Late, expect!["Ask([m0003])"]);
         check(Unknown, expect!["Ask([m0003])"]);
+        check(Not, expect!["Ask([m0002])"]);
     }
 
     #[test]

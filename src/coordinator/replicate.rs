@@ -2,7 +2,9 @@
 //!
 //! A holder that stands in for an absent replica keeps a hint as well. Whoever does not acknowledge
 //! within `hint_after` is replaced by the next member on the list with a hint; when nobody is left,
-//! the coordinator keeps the hint itself. A write that a replica has no memory for is taken back.
+//! the coordinator keeps the hint itself. The client is told only when the late one has the write, too, or
+//! counts as silent: until then it may answer reads from what it held before, and after that it has noticed
+//! itself that it was away. A write that a replica has no memory for is taken back.
 //!
 //! Values are not copied for repeats: what is sent again is what the engine holds by then, the same
 //! write or a newer one.
@@ -67,8 +69,16 @@ pub(super) struct Target {
 pub(super) enum TargetState {
     Waiting,
     Acknowledged,
+    /// Someone else keeps a hint for it, but it is there and answers reads: it is asked again.
+    Overdue,
     /// Given up; someone else keeps a hint for it.
     Replaced,
+}
+
+impl TargetState {
+    fn is_open(self) -> bool {
+        matches!(self, Self::Waiting | Self::Overdue)
+    }
 }
 
 impl WriteOp {
@@ -87,19 +97,19 @@ impl WriteOp {
 
     /// The members that have to speak yet.
     fn waited_for(&self) -> impl Iterator<Item = MemberId> + '_ {
-        let waits = |target: &&Target| target.state == TargetState::Waiting;
+        let waits = |target: &&Target| target.state.is_open();
         self.targets.iter().filter(waits).map(|target| target.member)
     }
 
     /// Which of the targets have to speak yet, a bit for each.
     fn waiting_mask(&self) -> u32 {
         const { assert!(TARGETS_MAX <= 32, "a bit for each") };
-        let waits = |target: &Target| u32::from(target.state == TargetState::Waiting);
+        let waits = |target: &Target| u32::from(target.state.is_open());
         self.targets.iter().enumerate().fold(0, |mask, (place, target)| mask | waits(target) << place)
     }
 
     fn is_settled(&self) -> bool {
-        self.targets.iter().all(|target| target.state != TargetState::Waiting)
+        !self.targets.iter().any(|target| target.state.is_open())
     }
 
     /// Whether the client can be answered; `copies` = how many the rule wants beside this node's.
@@ -321,22 +331,24 @@ impl Coordinator {
         let copies = self.copies_wanted(turn);
         let mut waited = None;
         let changed = self.update_write(turn, token, |op| {
-            let target = op
-                .targets
-                .iter_mut()
-                .find(|target| target.member == member && target.state == TargetState::Waiting);
+            let target =
+                op.targets.iter_mut().find(|target| target.member == member && target.state.is_open());
             let Some(target) = target else { return (Next::Keep, After::Nothing) };
             if op.phase != Phase::Writing {
                 return (Next::Keep, After::Nothing);
             }
             match outcome {
                 WriteOutcome::Applied => {
+                    // That it was late has been noted.
+                    let in_time = target.state == TargetState::Waiting;
+                    waited = in_time.then(|| turn.now.since(target.sent_at));
                     target.state = TargetState::Acknowledged;
-                    waited = Some(turn.now.since(target.sent_at));
                     op.existed |= existed;
                     self.after_change(op, copies)
                 }
-                WriteOutcome::NoSpace if target.hint_for.is_some() => {
+                WriteOutcome::NoSpace
+                    if target.hint_for.is_some() || target.state == TargetState::Overdue =>
+                {
                     target.state = TargetState::Replaced;
                     self.after_change(op, copies)
                 }
@@ -493,15 +505,34 @@ impl Coordinator {
         let mut bytes = Vec::new();
         let op = WriteOp { only_if_present: false, ..op };
         let held = self.write_as_held(&op, &mut bytes);
-        let late: Vec<Target> =
-            op.targets.iter().filter(|target| target.state == TargetState::Waiting).copied().collect();
+        let late: Vec<Target> = op.targets.iter().filter(|target| target.state.is_open()).copied().collect();
         for target in late {
-            self.note_late(turn, target.member, target.sent_at);
+            if target.state == TargetState::Waiting {
+                self.note_late(turn, target.member, target.sent_at);
+            }
             match &held {
-                Some(write) => self.replace(turn, token, &target, write),
-                None => self.let_go(turn, token, &target),
+                Some(write) if target.state == TargetState::Waiting => {
+                    self.replace(turn, token, &target, write);
+                }
+                Some(write) if self.may_answer_reads(turn, &target) => {
+                    self.send_write(turn, token, &op, &target, write);
+                }
+                Some(_) | None => self.let_go(turn, token, &target),
             }
         }
+    }
+
+    /// Whether a late holder may still answer reads from what it held before the write: it is neither silent nor
+    /// aside, and it was not asked in vain for so long that the way to it must be broken.
+    fn may_answer_reads(&self, turn: &Turn<'_>, target: &Target) -> bool {
+        #[cfg(test)]
+        if self.settings.bugs.late_holders_do_not_count {
+            return false;
+        }
+        let is_there = |index: u16| turn.view.may_hold(index, turn.now, turn.suspect_after);
+        target.hint_for.is_none()
+            && turn.now.since(target.sent_at) < turn.suspect_after
+            && turn.view.index_of(target.member).is_some_and(is_there)
     }
 
     /// A holder is late to say whether it has the key that is to be removed, and may remove it yet: from
@@ -525,8 +556,7 @@ impl Coordinator {
     fn let_go(&self, turn: &mut Turn<'_>, token: Token, late: &Target) {
         let copies = self.copies_wanted(turn);
         let changed = self.update_write(turn, token, |op| {
-            let is_late =
-                |target: &&mut Target| target.member == late.member && target.state == TargetState::Waiting;
+            let is_late = |target: &&mut Target| target.member == late.member && target.state.is_open();
             if let Some(target) = op.targets.iter_mut().find(is_late) {
                 target.state = TargetState::Replaced;
             }
@@ -557,13 +587,15 @@ impl Coordinator {
             sent_at: turn.now,
         });
         let copies = self.copies_wanted(turn);
+        let state =
+            if self.may_answer_reads(turn, late) { TargetState::Overdue } else { TargetState::Replaced };
         let changed = self.update_write(turn, token, |op| {
             let still_late = op
                 .targets
                 .iter_mut()
                 .find(|target| target.member == late.member && target.state == TargetState::Waiting);
             let Some(still_late) = still_late else { return (Next::Keep, After::Nothing) };
-            still_late.state = TargetState::Replaced;
+            still_late.state = state;
             op.targets.extend(target);
             self.after_change(op, copies)
         });

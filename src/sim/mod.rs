@@ -51,6 +51,8 @@ pub struct Bugs {
     pub no_recall_after_a_split: bool,
     /// Any number of operations may wait for one member.
     pub no_bound_per_peer: bool,
+    /// A client is told of a write although a late holder may answer reads from before it.
+    pub late_holders_do_not_count: bool,
     /// Late reads go to a second replica whatever that costs.
     pub hedges_without_budget: bool,
     /// Marks of removals go by their age alone.

@@ -33,9 +33,6 @@ const AFTERMATH: Duration = Duration::from_secs(9);
 /// So long after it was mended no read may miss anything: members that were called down are back, and
 /// who was cut off without knowing it has been given its hints.
 const MENDED_WITHIN: Duration = Duration::from_secs(4);
-/// A pause of less than the time after which a node notices it, and what others need to notice it, shows
-/// as reads of what was there that long ago.
-const UNNOTICED: Duration = Duration::from_millis(700);
 /// Final reads, at most; with more keys and nodes not every key is read through every node.
 const PROBES_MAX: usize = 20_000;
 /// After that every request is answered within this time.
@@ -483,8 +480,8 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
     config
 }
 
-/// What a run has to keep. Not promised: that both sides of a split see each other's writes, or that a
-/// lost datagram or a pause that nobody could notice yet has no effect at all.
+/// What a run has to keep. Not promised: that both sides of a split see each other's writes, or that lost
+/// datagrams have no effect at all.
 fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
     let all_live = config.write_rule == WriteRule::AllLive;
     let calm = matches!(mood, Mood::Calm | Mood::Skewed);
@@ -494,8 +491,8 @@ fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
         once: calm || brief,
         kept: match mood {
             _ if !all_live || 0 < tally.splits => None,
-            Mood::Calm | Mood::Skewed | Mood::Crashes | Mood::Churn | Mood::Rolling => Some(Duration::ZERO),
-            Mood::Pauses | Mood::Forget | Mood::Tombstones => Some(UNNOTICED),
+            Mood::Calm | Mood::Skewed | Mood::Pauses | Mood::Crashes => Some(Duration::ZERO),
+            Mood::Forget | Mood::Churn | Mood::Rolling | Mood::Tombstones => Some(Duration::ZERO),
             Mood::Rough | Mood::Split | Mood::Everything => None,
         },
         mended_from: None,

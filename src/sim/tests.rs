@@ -114,6 +114,7 @@ fn bugs_of_requests_are_found() {
     check_is_found(Bugs { no_dedup: true, ..none }, Mood::Calm, 5);
     check_is_found(Bugs { early_ack: true, ..none }, Mood::Calm, 5);
     check_is_found(Bugs { first_miss_wins: true, ..none }, Mood::Rolling, 10);
+    check_is_found(Bugs { late_holders_do_not_count: true, ..none }, Mood::Pauses, 60);
     check_is_found(Bugs { old_version_wins: true, ..none }, Mood::Pauses, 20);
 }
 
