@@ -480,8 +480,7 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
     config
 }
 
-/// What a run has to keep. Not promised: that both sides of a split see each other's writes, or that lost
-/// datagrams have no effect at all.
+/// What a run has to keep. Not promised: that both sides of a split see each other's writes.
 fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
     let all_live = config.write_rule == WriteRule::AllLive;
     let calm = matches!(mood, Mood::Calm | Mood::Skewed);
@@ -491,9 +490,9 @@ fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
         once: calm || brief,
         kept: match mood {
             _ if !all_live || 0 < tally.splits => None,
-            Mood::Calm | Mood::Skewed | Mood::Pauses | Mood::Crashes => Some(Duration::ZERO),
+            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes => Some(Duration::ZERO),
             Mood::Forget | Mood::Churn | Mood::Rolling | Mood::Tombstones => Some(Duration::ZERO),
-            Mood::Rough | Mood::Split | Mood::Everything => None,
+            Mood::Split | Mood::Everything => None,
         },
         mended_from: None,
         durable: calm || brief || matches!(mood, Mood::Churn | Mood::Rolling),
