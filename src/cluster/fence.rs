@@ -56,6 +56,10 @@ struct CatchUp {
     asked_at: Instant,
     /// Someone remembers requests, or was not heard.
     missed: bool,
+    /// Someone has answered.
+    is_answered: bool,
+    /// Whom this has been about so far.
+    known: BTreeSet<MemberId>,
     /// Members that have not yet said that they keep nothing for us, and how often each was asked since
     /// it was last heard; `None` before the first question.
     waiting: Option<BTreeMap<MemberId, u32>>,
@@ -233,12 +237,23 @@ impl Fence {
         }
         let mut catch_up = self.catch_up.lock();
         let members: BTreeSet<MemberId> = members.collect();
+        let is_new = !self.has_joined();
         let mut waiting = match catch_up.waiting.take() {
-            None => members.into_iter().map(|member| (member, 0)).collect(),
+            None => {
+                catch_up.known.clone_from(&members);
+                members.into_iter().map(|member| (member, 0)).collect()
+            }
             Some(mut waiting) => {
                 let asked = waiting.len();
-                waiting.retain(|member, asks| members.contains(member) && *asks < ASKS_MAX);
+                // A new process that has heard nobody knows nothing of those who are there.
+                let may_give_up = catch_up.is_answered || !is_new;
+                let is_given_up = |asks: u32| may_give_up && ASKS_MAX <= asks;
+                waiting.retain(|member, asks| members.contains(member) && !is_given_up(*asks));
                 catch_up.missed |= waiting.len() < asked;
+                if is_new {
+                    let news = members.into_iter().filter(|member| catch_up.known.insert(*member));
+                    waiting.extend(news.map(|member| (member, 0)));
+                }
                 waiting
             }
         };
@@ -266,6 +281,7 @@ impl Fence {
             return;
         }
         catch_up.missed |= remembers;
+        catch_up.is_answered = true;
         let Some(waiting) = &mut catch_up.waiting else { return };
         if hints == 0 {
             waiting.remove(&member);
@@ -368,9 +384,24 @@ mod tests {
     }
 
     #[test]
+    fn a_new_process_waits_until_it_was_answered_and_asks_whom_it_gets_to_know() {
+        let (silent, other) = (MemberId(1), MemberId(2));
+        let fence = Fence::new(Duration::from_millis(300), at(0));
+        let ask = |now: u64, of: &[MemberId]| fence.pursue(at(now), of.iter().copied());
+        for round in 1..=u64::from(ASKS_MAX) * 2 {
+            assert_eq!(ask(200 * round, &[silent]), Pursuit::Ask { round: 1, members: vec![silent] });
+        }
+        let both = Pursuit::Ask { round: 1, members: vec![silent, other] };
+        assert_eq!(ask(9_000, &[silent, other]), both);
+        fence.on_hints_left(1, other, 0, false);
+        assert_eq!(ask(9_100, &[silent, other]), Pursuit::CaughtUp(Duration::from_millis(9_100)));
+    }
+
+    #[test]
     fn who_never_answers_is_not_waited_for() {
         let silent = MemberId(1);
         let fence = Fence::new(Duration::from_millis(300), at(0));
+        fence.join();
         for round in 0..u64::from(ASKS_MAX) {
             let ask = Pursuit::Ask { round: 1, members: vec![silent] };
             assert_eq!(fence.pursue(at(200 * (round + 1)), [silent].into_iter()), ask);

@@ -10,8 +10,9 @@
 //! bad node does not hold, asked of another node, must not notice anything. Who holds a key is asked of the
 //! nodes themselves (the private 0x27).
 //!
-//! A p99 of a few milliseconds is easily disturbed by whatever else a small machine does: healthy runs differ by
-//! more than what is promised. So their ratios are reported beside the others'. The simulator asks the same question
+//! A p99 of a few milliseconds is easily disturbed by whatever else a small machine does: healthy runs may differ by
+//! more than what is promised. So their ratios are reported beside the others', and what is within nine tenths of
+//! those breaks nothing; the report says when that was needed. The simulator asks the same question
 //! without a machine (`sim/bad_node_tests`).
 
 use std::process::{Child, Command, Stdio};
@@ -132,7 +133,9 @@ pub fn bad_node(trial: &mut Trial) -> StageResult {
             healthy = after;
         }
     }
-    ways.iter().for_each(|way| judge(trial, *way, &runs));
+    let noise = ratios_of_healthy(&healthy_of(&runs), |run| run.p99_ms[0]);
+    let noise = noise.get(noise.len() * 9 / 10).copied().unwrap_or_default();
+    ways.iter().for_each(|way| judge(trial, *way, &runs, noise));
     report(trial, &ways, &runs);
     trial.final_sweep(&subject.everyone)?;
     trial.check_processes();
@@ -321,7 +324,14 @@ fn ratios_of_healthy(healthy: &[Run], of: impl Fn(&Run) -> f64) -> Vec<f64> {
     ratios
 }
 
-fn judge(trial: &mut Trial, way: Way, runs: &[Trio]) {
+/// The healthy runs, in the order in which they were.
+fn healthy_of(runs: &[Trio]) -> Vec<Run> {
+    let first = runs.first().map(|(_, trio)| trio[0]);
+    first.into_iter().chain(runs.iter().map(|(_, trio)| trio[2])).collect()
+}
+
+/// `noise`: what nine tenths of the ratios of healthy runs stay below.
+fn judge(trial: &mut Trial, way: Way, runs: &[Trio], noise: f64) {
     let goodput = median(&ratios(runs, way, |run| run.good_per_second));
     let p99 = median(&ratios(runs, way, |run| run.p99_ms[0]));
     let name = way.name();
@@ -330,7 +340,13 @@ fn judge(trial: &mut Trial, way: Way, runs: &[Trio]) {
     trial.claim(GOODPUT_RATIO_MIN <= goodput, || {
         format!("{name}: goodput falls to {goodput:.2} of healthy; promised: {GOODPUT_RATIO_MIN}")
     });
-    trial.claim(p99 <= P99_RATIO_MAX, || {
+    if P99_RATIO_MAX < p99 && p99 <= noise {
+        trial.remark(format!(
+            "{name}: p99 of keys that it does not hold rises to {p99:.2} of healthy, which proves nothing: healthy runs \
+             rise to {noise:.2} by themselves; promised: {P99_RATIO_MAX}"
+        ));
+    }
+    trial.claim(p99 <= P99_RATIO_MAX.max(noise), || {
         format!("{name}: p99 of keys that it does not hold rises to {p99:.2} of healthy; promised: {P99_RATIO_MAX}")
     });
 }
@@ -357,8 +373,7 @@ fn report(trial: &mut Trial, ways: &[Way], runs: &[Trio]) {
         [one] => format!("{one:.2}"),
         [least, .., most] => format!("{:.2} ({least:.2} to {most:.2})", median(values)),
     };
-    let mut healthy: Vec<Run> = runs.first().map(|(_, trio)| trio[0]).into_iter().collect();
-    healthy.extend(runs.iter().map(|(_, trio)| trio[2]));
+    let healthy = healthy_of(runs);
     let noise = ratios_of_healthy(&healthy, |run| run.p99_ms[0]);
     if let [.., most] = noise[..] {
         trial.figure(
