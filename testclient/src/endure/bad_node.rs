@@ -2,7 +2,7 @@
 //!
 //! It is made bad in five ways, one after the other: its traffic is 300 ms late in each direction, or 30 % of
 //! its packets are lost in each direction (both by [`super::bad_link`], left out where there can be none), it
-//! stands still half of the time, its receive buffer is tiny, or it shares a core with programs that never rest.
+//! stands still half of the time, its receive buffer is tiny, or it shares a core with programs that never rest (and is compared with runs beside such a core).
 //!
 //! Every client stays with one node: those of the bad node are its own share, and have to live with it. So
 //! goodput over all clients may fall by that share, one in as many as there are nodes, and anything
@@ -127,9 +127,10 @@ pub fn bad_node(trial: &mut Trial) -> StageResult {
     let mut healthy = measure(trial, &subject, "healthy", WARM_UP)?;
     for _ in 0..trial.rounds_or(ROUNDS) {
         for &way in &ways {
-            let bad = measure_way(trial, &subject, way)?;
+            let (bad, beside) = measure_way(trial, &subject, way)?;
             let after = measure(trial, &subject, "healthy", WARM_UP)?;
-            runs.push((way, [healthy, bad, after]));
+            let compared = beside.unwrap_or([healthy, after]);
+            runs.push(Round { way, healthy: [healthy, after], bad, compared });
             healthy = after;
         }
     }
@@ -174,11 +175,12 @@ fn measure(trial: &mut Trial, subject: &Subject, name: &str, warm_up: Duration) 
     })
 }
 
-fn measure_way(trial: &mut Trial, subject: &Subject, way: Way) -> Result<Run, Finding> {
+/// A run of this way, and what to compare it with if not with the healthy runs before and after.
+fn measure_way(trial: &mut Trial, subject: &Subject, way: Way) -> Result<(Run, Option<[Run; 2]>), Finding> {
     let pid = trial.nodes.pid(subject.node);
     let pid = pid.ok_or_else(|| Finding::Undecided(format!("node {} does not run", subject.node)))?;
     let bad = |trial: &mut Trial| measure(trial, subject, way.name(), GET_OVER_IT);
-    match (way, &subject.link) {
+    let run = match (way, &subject.link) {
         (Way::Delay | Way::Loss, None) => Err(Finding::Undecided("there is no link to make bad".to_owned())),
         (Way::Delay | Way::Loss, Some(link)) => {
             let (delay_ms, loss_percent) = if way == Way::Delay { (DELAY_MS, 0) } else { (0, LOSS_PERCENT) };
@@ -202,13 +204,18 @@ fn measure_way(trial: &mut Trial, subject: &Subject, way: Way) -> Result<Run, Fi
             run
         }
         (Way::BusyCore, _) => {
-            let spinners = Spinners::start(pid)?;
-            let run = bad(trial);
-            drop(spinners);
+            let spinners = Spinners::start()?;
+            // A core that never rests costs everybody on a small machine; the node is to be compared with that.
+            let before = measure(trial, subject, "healthy, beside a busy core", WARM_UP)?;
+            Spinners::join(pid)?;
+            let run = bad(trial)?;
             restart(trial, subject, &[])?;
-            run
+            let after = measure(trial, subject, "healthy, beside a busy core", WARM_UP)?;
+            drop(spinners);
+            return Ok((run, Some([before, after])));
         }
-    }
+    };
+    Ok((run?, None))
 }
 
 /// The node's process is stopped and continued in turn, until this is dropped.
@@ -260,18 +267,24 @@ fn restart(trial: &mut Trial, subject: &Subject, settings: &[&str]) -> StageResu
 struct Spinners(Vec<Child>);
 
 impl Spinners {
-    /// They share one core with the node as equals. All three give way to everybody else, because the other
-    /// nodes only happen to be on the same machine.
-    fn start(pid: Pid) -> Result<Self, Finding> {
+    /// They run on one core, and only when nobody else wants to (`SCHED_IDLE`): the other nodes merely happen to be
+    /// on the same machine.
+    fn start() -> Result<Self, Finding> {
+        let mut spinners = Self(Vec::new());
+        for _ in 0..SPINNERS {
+            let line = ["-i", "0", "taskset", "-c", "0", "sh", "-c", "while :; do :; done"];
+            let spinner = Command::new("chrt").args(line).spawn();
+            spinners.0.push(spinner.map_err(|error| Finding::Undecided(format!("chrt: {error}")))?);
+        }
+        Ok(spinners)
+    }
+
+    /// From now on a node shares the core with them, as an equal.
+    fn join(pid: Pid) -> StageResult {
         let pid = pid.as_raw_nonzero().to_string();
-        for command in [["taskset", "-acp", "0"], ["renice", "-n", "19"]] {
-            let ids: Vec<String> = match command[0] {
-                "renice" => threads_of(&pid),
-                _ => vec![pid.clone()],
-            };
+        for command in [["taskset", "-acp", "0"], ["chrt", "-aip", "0"]] {
             let mut line = Command::new(command[0]);
-            line.args(&command[1..]).args(if command[0] == "renice" { &["-p"][..] } else { &[] }).args(ids);
-            let status = line.stdout(Stdio::null()).status();
+            let status = line.args(&command[1..]).arg(&pid).stdout(Stdio::null()).status();
             if !status.is_ok_and(|status| status.success()) {
                 return Err(Finding::Undecided(format!(
                     "cannot pin a node to a core: needs `{}`",
@@ -279,19 +292,8 @@ impl Spinners {
                 )));
             }
         }
-        let mut spinners = Self(Vec::new());
-        for _ in 0..SPINNERS {
-            let line = ["-n", "19", "taskset", "-c", "0", "sh", "-c", "while :; do :; done"];
-            let spinner = Command::new("nice").args(line).spawn();
-            spinners.0.push(spinner.map_err(|error| Finding::Undecided(format!("nice: {error}")))?);
-        }
-        Ok(spinners)
+        Ok(())
     }
-}
-
-fn threads_of(pid: &str) -> Vec<String> {
-    let entries = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 impl Drop for Spinners {
@@ -304,13 +306,19 @@ impl Drop for Spinners {
     }
 }
 
-type Trio = (Way, [Run; 3]);
+/// A bad run, the healthy ones before and after, and those that it is compared with.
+struct Round {
+    way: Way,
+    healthy: [Run; 2],
+    bad: Run,
+    compared: [Run; 2],
+}
 
-/// The ratios of a figure to the mean of the healthy runs before and after, of each round.
-fn ratios(runs: &[Trio], way: Way, of: impl Fn(&Run) -> f64) -> Vec<f64> {
-    let of_way = runs.iter().filter(|(its, _)| *its == way);
-    let mut ratios: Vec<f64> =
-        of_way.map(|(_, [before, bad, after])| 2.0 * of(bad) / (of(before) + of(after))).collect();
+/// The ratios of a figure to the mean of the runs that it is compared with, of each round.
+fn ratios(runs: &[Round], way: Way, of: impl Fn(&Run) -> f64) -> Vec<f64> {
+    let of_way = runs.iter().filter(|round| round.way == way);
+    let ratio = |round: &Round| 2.0 * of(&round.bad) / (of(&round.compared[0]) + of(&round.compared[1]));
+    let mut ratios: Vec<f64> = of_way.map(ratio).collect();
     ratios.sort_by(f64::total_cmp);
     ratios
 }
@@ -325,13 +333,13 @@ fn ratios_of_healthy(healthy: &[Run], of: impl Fn(&Run) -> f64) -> Vec<f64> {
 }
 
 /// The healthy runs, in the order in which they were.
-fn healthy_of(runs: &[Trio]) -> Vec<Run> {
-    let first = runs.first().map(|(_, trio)| trio[0]);
-    first.into_iter().chain(runs.iter().map(|(_, trio)| trio[2])).collect()
+fn healthy_of(runs: &[Round]) -> Vec<Run> {
+    let first = runs.first().map(|round| round.healthy[0]);
+    first.into_iter().chain(runs.iter().map(|round| round.healthy[1])).collect()
 }
 
 /// `noise`: what nine tenths of the ratios of healthy runs stay below.
-fn judge(trial: &mut Trial, way: Way, runs: &[Trio], noise: f64) {
+fn judge(trial: &mut Trial, way: Way, runs: &[Round], noise: f64) {
     let goodput = median(&ratios(runs, way, |run| run.good_per_second));
     let p99 = median(&ratios(runs, way, |run| run.p99_ms[0]));
     let name = way.name();
@@ -355,7 +363,7 @@ fn median(sorted: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn report(trial: &mut Trial, ways: &[Way], runs: &[Trio]) {
+fn report(trial: &mut Trial, ways: &[Way], runs: &[Round]) {
     let headings = [
         "one node …",
         "good/s",
@@ -384,7 +392,7 @@ fn report(trial: &mut Trial, ways: &[Way], runs: &[Trio]) {
     }
     let mut rows = vec![("healthy", None, healthy.clone())];
     rows.extend(ways.iter().map(|&way| {
-        let bad = runs.iter().filter(|(its, _)| *its == way).map(|(_, trio)| trio[1]);
+        let bad = runs.iter().filter(|round| round.way == way).map(|round| round.bad);
         (way.name(), Some(way), bad.collect())
     }));
     for (name, way, its) in &rows {
@@ -411,7 +419,7 @@ fn report(trial: &mut Trial, ways: &[Way], runs: &[Trio]) {
     }
     trial.remark(format!(
         "medians (and spread) of {} rounds; ratios to the mean of the healthy runs before and after (for healthy runs, too: \
-         what is within their spread is the machine's); p99 of \
+         what is within their spread is the machine's; for the busy core: of healthy runs beside such a core); p99 of \
          requests by share: to other nodes for keys that it does not hold, for its keys, and to it:\n{}",
         runs.len() / ways.len().max(1),
         table.text()
