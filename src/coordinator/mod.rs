@@ -9,6 +9,7 @@
 pub mod clients;
 pub mod get;
 pub mod holder;
+pub mod late;
 pub mod mend;
 pub mod pending;
 pub mod put;

@@ -63,6 +63,11 @@ impl Asked {
     pub(super) fn is_open(&self) -> bool {
         matches!(self.state, AskedState::Waiting(_) | AskedState::Late)
     }
+
+    /// It owns the key, in the layout in force or in the oldest one that is being replaced.
+    fn is_replica(&self) -> bool {
+        self.primary || self.oldest
+    }
 }
 
 /// What to do next for a read.
@@ -92,14 +97,14 @@ impl ReadOp {
             && self.removed() < version
         {
             // Who stands in may keep something old from the last time: replicas come first.
-            let replica_is = |state: fn(AskedState) -> bool| {
-                self.asked.iter().any(|asked| (asked.primary || asked.oldest) && state(asked.state))
-            };
-            if !self.is_replica(member) && replica_is(|state| matches!(state, AskedState::Waiting(_))) {
-                return Decision::Wait;
-            }
-            if !self.is_replica(member) && replica_is(|state| state == AskedState::Not) {
-                return self.ask_the_rest();
+            let replicas = || self.asked.iter().filter(|asked| asked.is_replica());
+            if !replicas().any(|asked| asked.member == member) {
+                if replicas().any(|asked| matches!(asked.state, AskedState::Waiting(_))) {
+                    return Decision::Wait;
+                }
+                if replicas().any(|asked| asked.state == AskedState::Not) {
+                    return self.ask_the_rest();
+                }
             }
             return Decision::Ask(vec![member]);
         }
@@ -113,11 +118,6 @@ impl ReadOp {
             return Decision::Wait;
         }
         Decision::NoSuchKey
-    }
-
-    /// Whether a member owns the key, in the layout in force or in the oldest one that is being replaced.
-    fn is_replica(&self, member: MemberId) -> bool {
-        self.asked.iter().any(|asked| asked.member == member && (asked.primary || asked.oldest))
     }
 
     fn ask_the_rest(&self) -> Decision {

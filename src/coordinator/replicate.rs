@@ -21,11 +21,11 @@ use crate::time::{Duration, Instant};
 use violet_client::{Key, Status};
 
 /// How often an undo is repeated before the client is answered anyway.
-const UNDO_TRIES_MAX: u8 = 6;
+pub(super) const UNDO_TRIES_MAX: u8 = 6;
 /// How often a write starts over because a replica was wiped later than its version says.
 const RESTARTS_MAX: u8 = 4;
 /// Members that one write may be sent to: holders, and a replacement for each.
-const TARGETS_MAX: usize = REPLICAS_MAX * 4;
+pub(super) const TARGETS_MAX: usize = REPLICAS_MAX * 4;
 
 /// A mutation that waits for replicas.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub(super) enum TargetState {
 }
 
 impl TargetState {
-    fn is_open(self) -> bool {
+    pub(super) fn is_open(self) -> bool {
         matches!(self, Self::Waiting | Self::Overdue)
     }
 }
@@ -93,12 +93,6 @@ impl WriteOp {
     /// Whether the client still waits.
     pub(super) fn is_unanswered(&self) -> bool {
         !self.answered
-    }
-
-    /// The members that have to speak yet.
-    fn waited_for(&self) -> impl Iterator<Item = MemberId> + '_ {
-        let waits = |target: &&Target| target.state.is_open();
-        self.targets.iter().filter(waits).map(|target| target.member)
     }
 
     /// Which of the targets have to speak yet, a bit for each.
@@ -129,7 +123,7 @@ impl WriteOp {
 }
 
 /// What the owner of the tables does after an operation changed.
-enum After {
+pub(super) enum After {
     Nothing,
     Answer,
     Undo,
@@ -155,7 +149,7 @@ impl Coordinator {
     /// The write to repeat: what is held by now, which is this version or a newer one. `None` when
     /// nothing is held any more: it was wiped, or handed over to the replica that this node stood in
     /// for. A missing record must never become a removal.
-    fn write_as_held<'a>(&self, op: &WriteOp, bytes: &'a mut Vec<u8>) -> Option<Write<'a>> {
+    pub(super) fn write_as_held<'a>(&self, op: &WriteOp, bytes: &'a mut Vec<u8>) -> Option<Write<'a>> {
         let removal = Self::removal_of(op);
         if op.only_if_present {
             return Some(removal);
@@ -164,7 +158,7 @@ impl Coordinator {
         Some(Write { version, value, is_set, ..removal })
     }
 
-    fn removal_of(op: &WriteOp) -> Write<'static> {
+    pub(super) fn removal_of(op: &WriteOp) -> Write<'static> {
         let WriteOp { key, version, request, .. } = *op;
         Write { key, version, value: None, is_set: false, request }
     }
@@ -228,7 +222,7 @@ impl Coordinator {
         kept
     }
 
-    fn send_write(
+    pub(super) fn send_write(
         &self,
         turn: &mut Turn<'_>,
         token: Token,
@@ -257,7 +251,7 @@ impl Coordinator {
     }
 
     /// Copies beside this node's that the write rule wants.
-    fn copies_wanted(&self, turn: &Turn<'_>) -> usize {
+    pub(super) fn copies_wanted(&self, turn: &Turn<'_>) -> usize {
         self.settings.majority(turn.view.members().len()) - 1
     }
 
@@ -284,14 +278,14 @@ impl Coordinator {
 
     /// Puts an operation into the table; it waits for its targets from now on.
     fn insert_write(&self, turn: &Turn<'_>, token: Token, deadline: Instant, op: WriteOp) {
-        for member in op.waited_for() {
-            count_write(turn, member, 1);
+        for target in op.targets.iter().filter(|target| target.state.is_open()) {
+            count_write(turn, target.member, 1);
         }
         self.writes.insert(token, deadline, op);
     }
 
     /// Changes an operation in the table, and counts for whom it waits no more or anew.
-    fn update_write<R>(
+    pub(super) fn update_write<R>(
         &self,
         turn: &Turn<'_>,
         token: Token,
@@ -314,7 +308,7 @@ impl Coordinator {
 
     /// How long a replica may take: `hint_after`, longer while all of them are slow, so that load
     /// alone does not turn every write into a hint.
-    fn patience_with_replicas(&self) -> Duration {
+    pub(super) fn patience_with_replicas(&self) -> Duration {
         self.usual_ack.late_after(self.settings.hint_after, self.settings.suspect_after)
     }
 
@@ -380,7 +374,7 @@ impl Coordinator {
         self.follow_up(turn, token, changed);
     }
 
-    fn after_change(&self, op: &mut WriteOp, copies: usize) -> (Next, After) {
+    pub(super) fn after_change(&self, op: &mut WriteOp, copies: usize) -> (Next, After) {
         let after = if !op.answered && self.is_satisfied(op, copies) {
             op.answered = true;
             After::Answer
@@ -391,7 +385,12 @@ impl Coordinator {
         (next, after)
     }
 
-    fn follow_up(&self, turn: &mut Turn<'_>, token: Token, changed: Option<(After, Option<WriteOp>)>) {
+    pub(super) fn follow_up(
+        &self,
+        turn: &mut Turn<'_>,
+        token: Token,
+        changed: Option<(After, Option<WriteOp>)>,
+    ) {
         let Some((after, removed)) = changed else {
             return turn.outbox.count(Metric::PeerUnexpected);
         };
@@ -480,142 +479,8 @@ impl Coordinator {
         }
     }
 
-    /// Replicas are late: replace them, each by the next member on the list, with a hint.
-    pub(super) fn on_write_timeout(&self, turn: &mut Turn<'_>, token: Token) {
-        let again = turn.now + self.patience_with_replicas();
-        let changed = self.update_write(turn, token, |op| match &mut op.phase {
-            Phase::Writing => (Next::WakeAt(again), false),
-            Phase::Undoing(UNDO_TRIES_MAX) => (Next::Remove, true),
-            Phase::Undoing(tries) => {
-                *tries += 1;
-                (Next::WakeAt(again), true)
-            }
-        });
-        let Some((undoing, removed)) = changed else { return };
-        if let Some(op) = removed {
-            return self.finish(turn, &op);
-        }
-        let Some((op, _)) = self.writes.update(token, |op| (Next::Keep, op.clone())) else { return };
-        if undoing {
-            return self.send_undos(turn, token, &op);
-        }
-        if op.only_if_present {
-            self.remove_for_certain(turn, token, &op);
-        }
-        let mut bytes = Vec::new();
-        let op = WriteOp { only_if_present: false, ..op };
-        let held = self.write_as_held(&op, &mut bytes);
-        let late: Vec<Target> = op.targets.iter().filter(|target| target.state.is_open()).copied().collect();
-        for target in late {
-            if target.state == TargetState::Waiting {
-                self.note_late(turn, target.member, target.sent_at);
-            }
-            match &held {
-                Some(write) if target.state == TargetState::Waiting => {
-                    self.replace(turn, token, &target, write);
-                }
-                Some(write) if self.may_answer_reads(turn, &target) => {
-                    self.send_write(turn, token, &op, &target, write);
-                }
-                Some(_) | None => self.let_go(turn, token, &target),
-            }
-        }
-    }
-
-    /// Whether a late holder may still answer reads from what it held before the write: it is neither silent nor
-    /// aside, and it was not asked in vain for so long that the way to it must be broken.
-    fn may_answer_reads(&self, turn: &Turn<'_>, target: &Target) -> bool {
-        #[cfg(test)]
-        if self.settings.bugs.late_holders_do_not_count {
-            return false;
-        }
-        let is_there = |index: u16| turn.view.may_hold(index, turn.now, turn.suspect_after);
-        target.hint_for.is_none()
-            && turn.now.since(target.sent_at) < turn.suspect_after
-            && turn.view.index_of(target.member).is_some_and(is_there)
-    }
-
-    /// A holder is late to say whether it has the key that is to be removed, and may remove it yet: from
-    /// here on the removal is kept like any other write, with hints for whoever has not spoken.
-    fn remove_for_certain(&self, turn: &mut Turn<'_>, token: Token, op: &WriteOp) {
-        let write = Self::removal_of(op);
-        let _ = self.replica.apply(op.partition, &write, true, false);
-        for &primary in turn.view.primaries(op.partition) {
-            let id = turn.view.member(primary).id;
-            if primary != turn.view.me() && !op.targets.iter().any(|target| target.member == id) {
-                self.keep_hint(turn, id, &write);
-            }
-        }
-        self.update_write(turn, token, |op| {
-            op.only_if_present = false;
-            (Next::Keep, ())
-        });
-    }
-
-    /// Gives a late target up without a replacement: there is nothing left to send.
-    fn let_go(&self, turn: &mut Turn<'_>, token: Token, late: &Target) {
-        let copies = self.copies_wanted(turn);
-        let changed = self.update_write(turn, token, |op| {
-            let is_late = |target: &&mut Target| target.member == late.member && target.state.is_open();
-            if let Some(target) = op.targets.iter_mut().find(is_late) {
-                target.state = TargetState::Replaced;
-            }
-            self.after_change(op, copies)
-        });
-        self.follow_up(turn, token, changed);
-    }
-
     /// Whether a write of this key is in progress here.
     pub fn is_writing(&self, key: &Key) -> bool {
         0 < self.writes.count(|op| op.key == *key)
-    }
-
-    /// Replaces a late target: its successor gets the write with a hint, or this node keeps the hint.
-    fn replace(&self, turn: &mut Turn<'_>, token: Token, late: &Target, write: &Write<'_>) {
-        let owner = late.hint_for.unwrap_or(late.member);
-        let Some((op, _)) = self.writes.update(token, |op| (Next::Keep, op.clone())) else { return };
-        let is_former = late.hint_for.is_none() && !self.is_primary(turn, op.partition, owner);
-        let may_replace = op.targets.len() < TARGETS_MAX && !is_former;
-        let successor = if may_replace { self.successor(turn, &op) } else { None };
-        if successor.is_none() && !op.only_if_present {
-            self.keep_hint(turn, owner, write);
-        }
-        let target = successor.map(|member| Target {
-            member: turn.view.member(member).id,
-            hint_for: Some(owner),
-            state: TargetState::Waiting,
-            sent_at: turn.now,
-        });
-        let copies = self.copies_wanted(turn);
-        let state =
-            if self.may_answer_reads(turn, late) { TargetState::Overdue } else { TargetState::Replaced };
-        let changed = self.update_write(turn, token, |op| {
-            let still_late = op
-                .targets
-                .iter_mut()
-                .find(|target| target.member == late.member && target.state == TargetState::Waiting);
-            let Some(still_late) = still_late else { return (Next::Keep, After::Nothing) };
-            still_late.state = state;
-            op.targets.extend(target);
-            self.after_change(op, copies)
-        });
-        if let Some(target) = target {
-            self.send_write(turn, token, &op, &target, write);
-        }
-        self.follow_up(turn, token, changed);
-    }
-
-    fn is_primary(&self, turn: &Turn<'_>, partition: u16, member: MemberId) -> bool {
-        turn.view.index_of(member).is_some_and(|index| turn.view.primaries(partition).contains(&index))
-    }
-
-    /// The next member that can be asked and has not been.
-    fn successor(&self, turn: &Turn<'_>, op: &WriteOp) -> Option<u16> {
-        let asked = |member: u16| {
-            let id = turn.view.member(member).id;
-            member == turn.view.me() || op.targets.iter().any(|target| target.member == id)
-        };
-        let usable = |member: &u16| turn.view.may_hold(*member, turn.now, turn.suspect_after);
-        turn.view.fallbacks(op.partition).iter().copied().filter(usable).find(|member| !asked(*member))
     }
 }

@@ -1,8 +1,7 @@
 //! The listener: the one thread that receives clients' and members' datagrams.
 //!
-//! It polls the lanes, receives a batch at a time into pooled memory, and hands each batch to the workers.
-//! Members are heard before clients, some batches of them if so many wait: a node that was held up must not answer
-//! clients from what it holds while the writes that it missed wait in its socket. Two kinds of batches it works off itself: a
+//! It polls the lanes, receives a batch at a time into pooled memory, the members' lane first and the
+//! lanes in turn, and hands each batch to the workers. Two kinds of batches it works off itself: a
 //! small one while the workers are idle, because waking one costs more than the work; and any batch
 //! while the job channel is half full, because then all hands are needed, and the kernel's buffers,
 //! which are far larger than the channel and cost us no memory, are the better place to queue. What
@@ -31,8 +30,6 @@ use std::sync::Arc;
 const SLEEP_MAX: Duration = Duration::from_secs(1);
 /// Shortest time between two ticks, so that a deadline that stays due cannot turn into a busy loop.
 const TICK_INTERVAL_MIN: Duration = Duration::from_millis(1);
-/// Batches of members' frames that are taken before clients have their turn.
-const PEER_BATCHES_MAX: usize = 8;
 /// The token of the waker; lanes have their index.
 pub(super) const WAKER: Token = Token(usize::MAX);
 
@@ -109,17 +106,10 @@ impl<P: DataPlane> Listener<P> {
         self.plane.next_deadline().max(self.ticked_at + TICK_INTERVAL_MIN)
     }
 
-    /// A turn of each lane, and the tick if it is due; returns whether more may be waiting.
+    /// One batch of each lane, and the tick if it is due; returns whether more may be waiting.
     fn serve_lanes(&mut self) -> bool {
         for index in 0..self.lanes.len() {
-            let batches_max = match self.lanes[index].intended {
-                Intended::Peers => PEER_BATCHES_MAX,
-                Intended::Clients | Intended::All => 1,
-            };
-            for _ in 0..batches_max {
-                if !self.lanes[index].is_ready {
-                    break;
-                }
+            if self.lanes[index].is_ready {
                 self.receive(index);
             }
         }
