@@ -283,6 +283,8 @@ settings! {
         "Send buffer asked for each socket.";
     send_segments "send-segments": Switch, "switch", "on", ANY,
         "Small datagrams to one destination leave as one message, which the kernel cuts (Linux, steered lanes).";
+    receive_segments "receive-segments": Switch, "switch", "on", ANY,
+        "Bursts that clients or members hand over as one message arrive as one, and are cut here (Linux, steered lanes).";
     admin "admin": Option<SocketAddr>, "address", "", ANY,
         "TCP address of the admin HTTP server (metrics, members, profile); empty = none. Loopback only.";
 }

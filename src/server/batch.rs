@@ -31,6 +31,8 @@ pub(super) struct Received {
     pub(super) received_at: Instant,
     /// Which slot its bytes are in.
     pub(super) slot: usize,
+    /// Where in the slot they begin: several datagrams of one sender can arrive as one.
+    pub(super) offset: usize,
     pub(super) bytes: usize,
     /// It was longer than the slot; what is in the slot is not the whole datagram.
     pub(super) truncated: bool,
@@ -59,7 +61,7 @@ impl Batch {
         Ok(Self { memory, slot_bytes, slots, received: Vec::with_capacity(slots) })
     }
 
-    /// Most datagrams that it can hold.
+    /// Most receptions that it can hold; each is one datagram, or several that arrived as one.
     #[must_use]
     pub fn slots(&self) -> usize {
         self.slots
@@ -102,7 +104,7 @@ impl Batch {
     /// Adds what was received into a slot.
     pub(super) fn push(&mut self, received: Received) {
         assert!(
-            received.slot < self.slots && received.bytes <= self.slot_bytes,
+            received.slot < self.slots && received.offset + received.bytes <= self.slot_bytes,
             "a datagram ends in its slot"
         );
         self.received.push(received);
@@ -114,7 +116,7 @@ fn slot_start(slot_bytes: usize, slot: usize) -> usize {
 }
 
 fn datagram<'a>(memory: &'a [u8], slot_bytes: usize, received: &Received) -> Datagram<'a> {
-    let start = slot_start(slot_bytes, received.slot);
+    let start = slot_start(slot_bytes, received.slot) + received.offset;
     let bytes = &memory[start..start + received.bytes];
     Datagram { from: received.from, received_at: received.received_at, bytes }
 }
@@ -193,6 +195,7 @@ mod tests {
                 from: (Ipv4Addr::LOCALHOST, 1).into(),
                 received_at: Instant::ZERO,
                 slot,
+                offset: 0,
                 bytes: text.len(),
                 truncated: text.len() == 5,
             });
@@ -210,6 +213,18 @@ mod tests {
         assert_eq!(texts(&batch), ["12345678", "", "abcde", "xyz"]);
         batch.retain(|datagram, truncated| !truncated && !datagram.bytes.is_empty());
         assert_eq!(texts(&batch), ["12345678", "xyz"]);
+    }
+
+    #[test]
+    fn datagrams_that_arrived_as_one_are_told_apart() {
+        let mut batch = Batch::new(2, 8).expect("memory");
+        batch.slot_mut(1).copy_from_slice(b"abcdefgh");
+        for (offset, bytes) in [(0, 3), (3, 3), (6, 2)] {
+            let from = (Ipv4Addr::LOCALHOST, 1).into();
+            let (received_at, truncated) = (Instant::ZERO, false);
+            batch.push(Received { from, received_at, slot: 1, offset, bytes, truncated });
+        }
+        assert_eq!(texts(&batch), ["abc", "def", "gh"]);
     }
 
     #[test]

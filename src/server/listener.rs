@@ -14,6 +14,7 @@
 //! With steered lanes it does not look into the datagrams; with a shared lane it looks at the first
 //! four bytes and passes gossip on to the controller.
 
+use super::alarm::{ALARM, Alarm};
 use super::batch::{BatchPool, PooledBatch};
 use super::controller::GossipInlet;
 use super::job::{DataPlane, Job, Runner, Shared};
@@ -56,6 +57,7 @@ pub(super) struct ReceiveLane {
 pub(super) struct Listener<P> {
     pub(super) plane: Arc<P>,
     pub(super) poll: Poll,
+    pub(super) alarm: Alarm,
     /// In the order in which they are served.
     pub(super) lanes: Vec<ReceiveLane>,
     pub(super) gossip: GossipInlet,
@@ -90,14 +92,19 @@ impl<P: DataPlane> Listener<P> {
         let now = self.runner.clock.now();
         let until = self.tick_moment().min(now + SLEEP_MAX);
         let until = self.shared.announce_sleep(until, || self.tick_moment());
-        let result = self.poll.poll(events, Some(until.since(now)));
+        let timeout = self.alarm.set(now, until);
+        let result = self.poll.poll(events, timeout);
         self.shared.listener_is_awake();
         match result {
             Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
             Err(_) | Ok(()) => {}
         }
-        for event in events.iter().filter(|event| event.token() != WAKER) {
-            self.lanes[event.token().0].is_ready = true;
+        for event in events.iter() {
+            match event.token() {
+                WAKER => {}
+                ALARM => self.alarm.rang(),
+                Token(lane) => self.lanes[lane].is_ready = true,
+            }
         }
         Ok(())
     }

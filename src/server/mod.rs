@@ -11,6 +11,7 @@
 //! them. The core is handed datagrams, the time and an outbox, and does no I/O itself. Nobody but
 //! `main` imports this module.
 
+mod alarm;
 mod batch;
 mod bulk;
 mod clock;
@@ -39,6 +40,7 @@ use crate::outbox::Outbox;
 use crate::peer::bulk::BulkKey;
 use crate::peer::{GOSSIP_MAGIC, PEER_MAGIC};
 use crate::time::Instant;
+use alarm::Alarm;
 use batch::{Batch, BatchPool, SLOT_BYTES};
 use bulk::{Bulk, Identity, Times};
 use controller::{Command, Controller, GossipInlet};
@@ -165,14 +167,14 @@ impl Server {
             control,
             node: Arc::clone(&node),
             poll: controller_poll,
-            lane: gossip.map(|socket| Receiver::new(socket, config.batch_datagrams, means(config))),
+            lane: gossip.map(|socket| Receiver::new(socket, config.batch_datagrams, Means::Batched)),
             passed_on,
             commands: commands_end,
             bulk: bulk_line,
             bulk_refused: Vec::new(),
             batch: Batch::new(config.batch_datagrams, SLOT_BYTES)?,
             shared: Arc::clone(&data_threads.shared),
-            runner: runner(clock, &metrics, controller_senders, means(config)),
+            runner: runner(clock, &metrics, controller_senders, send_means(config)),
             ticked_at: Instant::ZERO,
         };
         let controller = spawn("v-control".into(), move || controller.run())?;
@@ -297,7 +299,7 @@ fn start_data_plane<P: DataPlane>(
     config: &Config,
     mut parts: Parts<'_>,
 ) -> io::Result<DataThreads> {
-    let means = means(config);
+    let means = send_means(config);
     let (clock, metrics) = (parts.clock, parts.metrics);
     let poll = Poll::new()?;
     let shared = Arc::new(Shared::new(Waker::new(poll.registry(), listener::WAKER)?));
@@ -308,6 +310,7 @@ fn start_data_plane<P: DataPlane>(
     let pool = BatchPool::new(batches, config.batch_datagrams, parts.slot_bytes)?;
     let listener = Listener {
         plane: Arc::clone(plane),
+        alarm: Alarm::new(poll.registry())?,
         poll,
         lanes: parts.lanes,
         gossip: parts.gossip,
@@ -349,7 +352,7 @@ fn receive_lanes(
     let is_steered = peers.is_some();
     let lane = |socket, intended| ReceiveLane {
         intended,
-        receiver: Receiver::new(socket, config.batch_datagrams, means(config)),
+        receiver: Receiver::new(socket, config.batch_datagrams, means(config, config.receive_segments)),
         is_ready: false,
     };
     let intended = if is_steered { Intended::Clients } else { Intended::All };
@@ -368,12 +371,16 @@ fn plan(config: &Config, workers: usize) -> Plan {
 }
 
 /// A shared lane is for systems without batched calls, and for comparison with them.
-fn means(config: &Config) -> Means {
-    match (config.lanes, config.send_segments) {
+fn means(config: &Config, segments: Switch) -> Means {
+    match (config.lanes, segments) {
         (Lanes::Shared, _) => Means::Plain,
         (Lanes::Steered, Switch::Off) => Means::Batched,
         (Lanes::Steered, Switch::On) => Means::Segmented,
     }
+}
+
+fn send_means(config: &Config) -> Means {
+    means(config, config.send_segments)
 }
 
 /// The number of workers: as set, or one less than the cores, since the listener needs one, too.

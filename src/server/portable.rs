@@ -23,7 +23,7 @@ pub(super) fn receive(socket: &UdpSocket, clock: &Clock, batch: &mut Batch) -> i
             Ok((bytes, from)) => {
                 // A full slot is the only sign of a cut datagram; no legal one fills it.
                 let truncated = bytes == slot_bytes;
-                batch.push(Received { from, received_at: clock.now(), slot, bytes, truncated });
+                batch.push(Received { from, received_at: clock.now(), slot, offset: 0, bytes, truncated });
             }
             Err(error) if slot == 0 => return Err(error),
             // An error other than "nothing there" may hide more datagrams: have us called again.

@@ -255,6 +255,44 @@ fn datagrams_of_all_lengths_arrive_whole_whatever_they_leave_with() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn bursts_that_travel_as_one_message_are_cut_into_what_was_sent() {
+    let (from, to) = (open("127.0.0.1:0", Lanes::Steered), open("127.0.0.1:0", Lanes::Steered));
+    let (clock, metrics) = (Clock::start(), Metrics::default());
+    let mut sender = Sender::new(from.senders[0].clone(), Means::Segmented);
+    let mut receiver = Receiver::new(to.clients, 4, Means::Segmented);
+    let mut batch = Batch::new(4, SLOT_BYTES).expect("memory");
+    let mut outbox = Outbox::new(metrics.sheet());
+    let lengths = [[17; 50].as_slice(), &[5, 17, 17, 0, 0, 1_400, 1_400, 1_399, 9_000, 1, 1]].concat();
+    for (number, length) in lengths.iter().enumerate() {
+        // Every byte tells the datagram's number, so that a wrong cut shows.
+        let fill = |buffer: &mut Vec<u8>| buffer.resize(buffer.len() + length, number as u8);
+        outbox.send(Lane::Client, to.address, fill);
+    }
+    sender.flush(&mut outbox);
+    let (receptions, mut arrived) = (std::cell::Cell::new(0), Vec::new());
+    let state = std::cell::RefCell::new((&mut receiver, &mut batch, &mut arrived));
+    wait_until("all datagrams", || {
+        let (receiver, batch, arrived) = &mut *state.borrow_mut();
+        receiver.receive(&clock, batch);
+        receptions.set(receptions.get() + usize::from(!batch.is_empty()));
+        for datagram in batch.datagrams() {
+            assert_eq!(datagram.from, from.address);
+            assert!(datagram.bytes.windows(2).all(|pair| pair[0] == pair[1]));
+            arrived.push(datagram.bytes.len());
+        }
+        batch.clear();
+        arrived.len() == lengths.len()
+    });
+    let receptions = receptions.get();
+    assert!(receptions <= 4, "many came together: {receptions} receptions of at most 4 messages each");
+    let mut expected = lengths;
+    arrived.sort_unstable();
+    expected.sort_unstable();
+    assert_eq!(arrived, expected);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn what_the_kernel_will_not_cut_is_sent_singly() {
     let sockets = open("127.0.0.1:0", Lanes::Steered);
     let client = client(sockets.address);

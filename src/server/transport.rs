@@ -35,7 +35,8 @@ pub(super) enum Means {
     Plain,
     /// One a batch.
     Batched,
-    /// One a batch, and small datagrams to one destination as one message.
+    /// One a batch, and datagrams of one length between the same two addresses as one message. To
+    /// receive so takes slots of [`super::batch::SLOT_BYTES`].
     Segmented,
 }
 
@@ -54,8 +55,13 @@ enum ReceiveMeans {
 }
 
 impl Receiver {
-    /// A receiver of batches of up to `slots` datagrams.
+    /// A receiver of batches with `slots` slots.
     pub(super) fn new(socket: UdpSocket, slots: usize, means: Means) -> Self {
+        #[cfg(target_os = "linux")]
+        if means == Means::Segmented {
+            // An old kernel that knows nothing of it goes on handing over one datagram at a time.
+            let _ = udp::ask_for_segments(&socket);
+        }
         let means = match means {
             #[cfg(target_os = "linux")]
             Means::Batched | Means::Segmented => ReceiveMeans::Batched(udp::BatchReceiver::new(slots)),

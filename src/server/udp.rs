@@ -9,6 +9,10 @@
 //! [`Outbox`] with one `sendmmsg` per lane. Batching saves little processor time by itself; it is
 //! what lets one wake-up and one channel message carry many requests.
 //!
+//! *Segments.* What does save time is fewer trips through the kernel's layers. A burst that its sender
+//! handed over as one message (`UDP_SEGMENT`), or that the network card has put together again,
+//! arrives as one message, too, when the socket asks for it (`UDP_GRO`): [`BatchReceiver`] cuts it.
+//!
 //! Deliberately not here: which sockets there are (`sockets`), what other systems do instead
 //! (`portable`), `io_uring` and busy polling (measured, slower).
 
@@ -28,7 +32,8 @@ use std::time::Duration;
 
 /// Most datagrams handed to the kernel in one `sendmmsg`.
 const SEND_BATCH_DATAGRAMS: usize = 64;
-/// Bytes for control messages of one datagram: a time stamp (32) and a drop count (24), with room.
+/// Bytes for control messages of one datagram: a time stamp (32), a drop count (24) and the length of
+/// segments (24), with room.
 const CONTROL_BYTES: usize = 96;
 /// Bytes for the control message that carries a segment's length.
 // SAFETY: the macro only adds numbers.
@@ -71,6 +76,16 @@ pub(super) fn ask_for_stamps(socket: &impl AsRawFd) -> io::Result<()> {
     set_option(socket.as_raw_fd(), libc::SO_RXQ_OVFL, &on)
 }
 
+/// Asks for datagrams of one sender and one length that travelled together as one message. Slots of
+/// [`super::batch::SLOT_BYTES`] hold the longest.
+///
+/// # Errors
+/// When the kernel has no such option.
+pub(super) fn ask_for_segments(socket: &impl AsRawFd) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    set_option_at(socket.as_raw_fd(), libc::SOL_UDP, libc::UDP_GRO, &on)
+}
+
 /// Sets a receive buffer beyond the system's limit, which needs privilege.
 ///
 /// # Errors
@@ -81,11 +96,14 @@ pub(super) fn force_receive_buffer(socket: &impl AsRawFd, bytes: usize) -> io::R
 }
 
 fn set_option<T>(socket: RawFd, name: libc::c_int, value: &T) -> io::Result<()> {
+    set_option_at(socket, libc::SOL_SOCKET, name, value)
+}
+
+fn set_option_at<T>(socket: RawFd, level: libc::c_int, name: libc::c_int, value: &T) -> io::Result<()> {
     let length = mem::size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` is valid for `length` bytes during the call, and the kernel only reads it (and,
     // for a BPF program, the instructions it points to, which the caller keeps alive).
-    let result =
-        unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, name, ptr::from_ref(value).cast(), length) };
+    let result = unsafe { libc::setsockopt(socket, level, name, ptr::from_ref(value).cast(), length) };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
@@ -175,21 +193,38 @@ impl BatchReceiver {
             // The stamp is wall time, which may jump: only the age is taken from it.
             let age_nanos = stamps.wall_nanos.map_or(0, |stamp| wall_now_nanos.saturating_sub(stamp));
             dropped = stamps.dropped.or(dropped);
-            batch.push(Received {
+            let whole = Received {
                 from,
                 received_at: now - Duration::from_nanos(age_nanos),
                 slot,
+                offset: 0,
                 bytes: header.msg_len as usize,
                 truncated: header.msg_hdr.msg_flags & libc::MSG_TRUNC != 0,
-            });
+            };
+            push_segments(batch, whole, stamps.segment_bytes);
         }
         dropped
     }
 }
 
+/// Adds a reception to the batch, cut into the datagrams that it consists of.
+fn push_segments(batch: &mut Batch, whole: Received, segment_bytes: Option<usize>) {
+    let segment_bytes = segment_bytes.filter(|&bytes| 0 < bytes).unwrap_or(usize::MAX);
+    let mut offset = 0;
+    // An empty datagram is one, too.
+    while whole.bytes - offset > segment_bytes {
+        // Only the last can have been cut by a slot that was too small.
+        batch.push(Received { offset, bytes: segment_bytes, truncated: false, ..whole });
+        offset += segment_bytes;
+    }
+    batch.push(Received { offset, bytes: whole.bytes - offset, ..whole });
+}
+
 /// What the control messages of a datagram say.
 #[derive(Default)]
 struct Stamps {
+    /// Length of the datagrams that it consists of; the last may be shorter.
+    segment_bytes: Option<usize>,
     wall_nanos: Option<u64>,
     dropped: Option<u32>,
 }
@@ -210,6 +245,10 @@ impl Stamps {
                     }
                     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
                         stamps.dropped = Some(data.cast::<u32>().read_unaligned());
+                    }
+                    (libc::SOL_UDP, libc::UDP_GRO) => {
+                        let bytes = data.cast::<libc::c_int>().read_unaligned();
+                        stamps.segment_bytes = usize::try_from(bytes).ok();
                     }
                     _ => {}
                 }
