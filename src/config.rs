@@ -85,6 +85,31 @@ choices! {
         /// No.
         Off "off"
     }
+    /// By which sockets replies leave.
+    ReplySockets {
+        /// The one that clients' requests come in by, which all threads share.
+        Shared "shared"
+        /// The same, one thread at a time.
+        Locked "locked"
+        /// One for every thread that sends.
+        PerWorker "per-worker"
+    }
+    /// By which sockets frames between replicas leave.
+    ReplicationSockets {
+        /// A new one for every datagram, closed behind it.
+        PerRequest "per-request"
+        /// One for every thread that sends.
+        PerWorker "per-worker"
+    }
+    /// By which sockets requests are passed on to other members.
+    ForwardingSockets {
+        /// One of its own for every thread that sends.
+        Own "own"
+        /// That thread's socket for replication.
+        SharedPerWorker "shared-per-worker"
+        /// One for forwarding and replication of all threads.
+        SharedAll "shared-all"
+    }
     /// Time-outs of the failure detector.
     GossipPreset {
         /// One machine or one site: a crash is noticed in 3 to 6 s.
@@ -285,6 +310,12 @@ settings! {
         "Small datagrams to one destination leave as one message, which the kernel cuts (Linux, steered lanes).";
     receive_segments "receive-segments": Switch, "switch", "on", ANY,
         "Bursts that clients or members hand over as one message arrive as one, and are cut here (Linux, steered lanes).";
+    reply_sockets "reply-sockets": ReplySockets, "sockets", "per-worker", ANY,
+        "By which sockets replies leave. For experiments (see flamegraphs); a shared lane has no sockets per worker.";
+    replication_sockets "replication-sockets": ReplicationSockets, "sockets", "per-worker", ANY,
+        "By which sockets frames between replicas leave. For experiments: per-request costs more than the work itself.";
+    forwarding_sockets "forwarding-sockets": ForwardingSockets, "sockets", "own", ANY,
+        "By which sockets requests are passed on. For experiments; a shared lane has one socket for everything.";
     admin "admin": Option<SocketAddr>, "address", "", ANY,
         "TCP address of the admin HTTP server (metrics, members, profile); empty = none. Loopback only.";
 }

@@ -48,7 +48,7 @@ use job::{DataPlane, Job, Runner, Shared};
 use listener::{Intended, Listener, ReceiveLane};
 use mio::net::TcpListener;
 use mio::{Poll, Waker};
-use sockets::{Plan, SendSockets, Sockets};
+use sockets::{Plan, SendSockets, Sharing, Sockets};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -363,6 +363,7 @@ fn plan(config: &Config, workers: usize) -> Plan {
     Plan {
         address: config.listen,
         lanes: config.lanes,
+        sharing: Sharing::of(config),
         // The listener and the controller send, too.
         threads: workers + 2,
         receive_bytes: config.receive_buffer_kib * 1024,

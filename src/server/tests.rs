@@ -25,7 +25,8 @@ pub(super) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
 /// Sockets for a listener and one worker.
 fn open(address: &str, lanes: Lanes) -> Sockets {
     let address = address.parse().expect("an address");
-    let plan = Plan { address, lanes, threads: 2, receive_bytes: 1 << 20, send_bytes: 1 << 18 };
+    let sharing = Sharing::default();
+    let plan = Plan { address, lanes, sharing, threads: 2, receive_bytes: 1 << 20, send_bytes: 1 << 18 };
     Sockets::open(plan).expect("free sockets")
 }
 
@@ -102,8 +103,8 @@ fn replies_of_all_send_sockets_have_the_service_port_as_source() {
 fn a_taken_port_is_an_error() {
     let first = open("127.0.0.1:0", Lanes::Steered);
     for lanes in [Lanes::Steered, Lanes::Shared] {
-        let plan =
-            Plan { address: first.address, lanes, threads: 1, receive_bytes: 65_536, send_bytes: 65_536 };
+        let (address, sharing) = (first.address, Sharing::default());
+        let plan = Plan { address, lanes, sharing, threads: 1, receive_bytes: 65_536, send_bytes: 65_536 };
         let error = Sockets::open(plan).expect_err("somebody is there");
         assert!(matches!(error, OpenError::Taken(address) if address == first.address));
         assert_eq!(error.to_string(), format!("{} is taken", first.address));
@@ -147,8 +148,8 @@ fn datagrams_carry_their_time_and_cut_ones_are_flagged() {
 #[test]
 fn the_kernels_losses_are_counted() {
     let address = "127.0.0.1:0".parse().expect("an address");
-    let plan =
-        Plan { address, lanes: Lanes::Steered, threads: 1, receive_bytes: 16 * 1024, send_bytes: 65_536 };
+    let (lanes, sharing) = (Lanes::Steered, Sharing::default());
+    let plan = Plan { address, lanes, sharing, threads: 1, receive_bytes: 16 * 1024, send_bytes: 65_536 };
     let sockets = Sockets::open(plan).expect("free sockets");
     assert_eq!(sockets.granted.receive_bytes, [16 * 1024; 3]);
     let client = client(sockets.address);

@@ -8,7 +8,7 @@
 use super::batch::Batch;
 use super::clock::Clock;
 use super::portable;
-use super::sockets::SendSockets;
+use super::sockets::{SendSockets, SingleUse};
 #[cfg(target_os = "linux")]
 use super::udp;
 use crate::metrics::Metric;
@@ -137,16 +137,44 @@ impl Sender {
         }
         let mut sent = Sent::default();
         for lane in Lane::ALL {
-            let socket = self.sockets.of(lane);
-            sent += match &mut self.means {
-                #[cfg(target_os = "linux")]
-                SendMeans::Batched(sender) => sender.send_lane(socket, lane, outbox),
-                SendMeans::Plain => portable::send_lane(socket, lane, outbox),
-            };
+            sent += self.send_lane(lane, outbox);
         }
         sent.count(outbox);
         outbox.clear();
     }
+
+    fn send_lane(&mut self, lane: Lane, outbox: &Outbox) -> Sent {
+        // Who has nothing to send does not queue for a turn.
+        if outbox.sends().iter().all(|send| send.lane != lane) {
+            return Sent::default();
+        }
+        if let Some(single_use) = self.sockets.single_use(lane) {
+            return send_each_by_its_own(single_use, lane, outbox);
+        }
+        let _turn = self.sockets.turn(lane);
+        let socket = self.sockets.of(lane);
+        match &mut self.means {
+            #[cfg(target_os = "linux")]
+            SendMeans::Batched(sender) => sender.send_lane(socket, lane, outbox),
+            SendMeans::Plain => portable::send_lane(socket, lane, outbox),
+        }
+    }
+}
+
+/// Sends every datagram of a lane by a socket that is opened for it and closed behind it.
+fn send_each_by_its_own(single_use: SingleUse, lane: Lane, outbox: &Outbox) -> Sent {
+    let mut sent = Sent::default();
+    for send in outbox.sends().iter().filter(|send| send.lane == lane) {
+        let bytes = outbox.bytes(send);
+        match single_use.open().map(|socket| socket.send_to(bytes, send.to)) {
+            Ok(Ok(_)) => {
+                sent.datagrams += 1;
+                sent.bytes += bytes.len() as u64;
+            }
+            Ok(Err(_)) | Err(_) => sent.failed += 1,
+        }
+    }
+    sent
 }
 
 /// What became of some datagrams.
