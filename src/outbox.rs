@@ -69,6 +69,8 @@ pub struct BulkAsk {
 pub struct Outbox {
     buffer: Vec<u8>,
     sends: Vec<Send>,
+    /// Lent out for values on their way from the engine into a message.
+    scratch: Vec<u8>,
     asks: Vec<BulkAsk>,
     sheet: Arc<Sheet>,
     exit: bool,
@@ -81,6 +83,7 @@ impl Outbox {
         Self {
             buffer: Vec::with_capacity(64 * 1024),
             sends: Vec::with_capacity(128),
+            scratch: Vec::new(),
             asks: Vec::new(),
             sheet,
             exit: false,
@@ -120,6 +123,19 @@ impl Outbox {
         self.buffer.clear();
         self.buffer.shrink_to(KEPT_BYTES_MAX);
         self.sends.clear();
+    }
+
+    /// Lends an empty buffer that is [given back](Self::give_back) when its contents are sent, so that a
+    /// request needs no memory of its own. Whoever comes while it is lent gets a new one.
+    #[must_use]
+    pub fn lend(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.scratch)
+    }
+
+    /// Takes back what was lent.
+    pub fn give_back(&mut self, mut scratch: Vec<u8>) {
+        scratch.clear();
+        self.scratch = scratch;
     }
 
     /// Asks a member by the bulk transport. Only the control plane does; nobody looks for it in the

@@ -13,7 +13,7 @@
 
 use super::pending::Next;
 use super::read_op::{Asked, AskedState, Decision, ReadOp};
-use super::{Arrival, Client, Coordinator, Turn};
+use super::{Arrival, Client, Coordinator, Few, Turn};
 use crate::cluster::{Holder, Peer};
 use crate::config::{FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::ids::{MemberId, Token, Version};
@@ -61,13 +61,14 @@ impl Coordinator {
         let mut mine = AskedState::Unknown;
         let mut removed = Version::default();
         if here.is_some() {
+            let may_answer = decides && !quorum && self.serves(turn, partition);
+            if may_answer && self.answer_if_here(turn, &arrival.client, partition, &key) {
+                return;
+            }
             let meta = self.replica.meta(partition, &key);
             removed = meta.filter(|meta| meta.removed).map_or(removed, |meta| meta.version);
             mine = match meta {
                 _ if !self.serves(turn, partition) => AskedState::Unknown,
-                Some(meta) if !meta.removed && !quorum && decides => {
-                    return self.answer_from_here(turn, &arrival.client, partition, &key);
-                }
                 Some(meta) if !meta.removed => AskedState::Hit(meta.version),
                 meta => AskedState::Missed(meta.map_or(Version::default(), |meta| meta.version)),
             };
@@ -138,10 +139,10 @@ impl Coordinator {
         token: Token,
         op: &ReadOp,
         holders: &[Holder],
-    ) -> Vec<MemberId> {
+    ) -> Few<MemberId> {
         let me = turn.view.me();
         let can_be_asked = |holder: &&Holder| holder.member != me && !self.is_full(turn, holder.member);
-        let mut others: Vec<&Holder> = holders.iter().filter(can_be_asked).collect();
+        let mut others: Few<&Holder> = holders.iter().filter(can_be_asked).collect();
         // Shortest wait first, known roughly; ties go round, so that no replica is everybody's favourite.
         let turn_of = |holder: &Holder| (u64::from(holder.member) + token) % holders.len().max(1) as u64;
         let explores = token.is_multiple_of(EXPLORE_ONE_IN);
@@ -201,7 +202,7 @@ impl Coordinator {
     fn settle_read(&self, turn: &mut Turn<'_>, token: Token, mut op: ReadOp) {
         match op.decide() {
             Decision::NoSuchKey => return self.say_missing(turn, &op.client),
-            Decision::Ask(members) if members == [turn.view.member(turn.view.me()).id] => {
+            Decision::Ask(members) if members[..] == [turn.view.member(turn.view.me()).id] => {
                 let partition = Self::partition_of(turn, &op.key);
                 return self.answer_from_here(turn, &op.client, partition, &op.key);
             }
@@ -224,14 +225,22 @@ impl Coordinator {
 
     /// This node's own value is the first reply.
     fn answer_from_here(&self, turn: &mut Turn<'_>, client: &Client, partition: u16, key: &Key) {
-        let mut bytes = Vec::new();
-        let meta = self.replica.read(partition, key, &mut bytes);
-        let Some(meta) = meta.filter(|meta| !meta.removed) else {
-            return self.say_missing(turn, client);
-        };
-        let value = Some(Value { bytes: &bytes, version: meta.client_version });
-        let response = Response { value, ..Response::of_status(client.id, Status::Success) };
-        self.answer(turn, client, &response);
+        if !self.answer_if_here(turn, client, partition, key) {
+            self.say_missing(turn, client);
+        }
+    }
+
+    /// Answers with this node's own value, if it has one.
+    fn answer_if_here(&self, turn: &mut Turn<'_>, client: &Client, partition: u16, key: &Key) -> bool {
+        let mut bytes = turn.outbox.lend();
+        let meta = self.replica.read(partition, key, &mut bytes).filter(|meta| !meta.removed);
+        if let Some(meta) = meta {
+            let value = Some(Value { bytes: &bytes, version: meta.client_version });
+            let response = Response { value, ..Response::of_status(client.id, Status::Success) };
+            self.answer(turn, client, &response);
+        }
+        turn.outbox.give_back(bytes);
+        meta.is_some()
     }
 
     /// A replica has the key; perhaps it has answered the client.
@@ -321,7 +330,7 @@ impl Coordinator {
             let decision = op.decide();
             let next = match &decision {
                 Decision::Wait => Next::Keep,
-                Decision::Ask(members) if *members != [me] => {
+                Decision::Ask(members) if members[..] != [me] => {
                     Next::WakeAt(turn.now + self.patience_with(turn, op))
                 }
                 Decision::Ask(_) | Decision::NoSuchKey => Next::Remove,
@@ -357,7 +366,7 @@ impl Coordinator {
     }
 
     /// Those of the members that may be asked: not too much waits for them already.
-    fn without_full(&self, turn: &Turn<'_>, members: &[MemberId]) -> Vec<MemberId> {
+    fn without_full(&self, turn: &Turn<'_>, members: &[MemberId]) -> Few<MemberId> {
         let is_full = |id: MemberId| turn.view.index_of(id).is_some_and(|member| self.is_full(turn, member));
         members.iter().copied().filter(|id| !is_full(*id)).collect()
     }

@@ -71,14 +71,17 @@ impl Coordinator {
         let partition = Self::partition_of(turn, &key);
         let serves = self.serves(turn, partition);
         let miss = |removed| Message::ReadMiss { token, unknown: !serves, removed };
-        let mut bytes = Vec::new();
+        if role == ReadRole::Record {
+            return self.send_record(turn, from, token, &key);
+        }
+        let mut bytes = turn.outbox.lend();
         let meta = match role {
             ReadRole::Confirm => self.replica.meta(partition, &key),
-            ReadRole::Answer | ReadRole::Return => self.replica.read(partition, &key, &mut bytes),
-            ReadRole::Record => return self.send_record(turn, from, token, &key),
+            _ => self.replica.read(partition, &key, &mut bytes),
         };
         let hit = meta.filter(|meta| serves && !meta.removed && at_least <= meta.version);
         let Some(meta) = hit else {
+            turn.outbox.give_back(bytes);
             let removed = meta.filter(|meta| meta.removed).map_or(Version::default(), |meta| meta.version);
             return self.link.send(turn.now, turn.view, from, &miss(removed), turn.outbox);
         };
@@ -96,6 +99,7 @@ impl Coordinator {
             }
         };
         self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+        turn.outbox.give_back(bytes);
     }
 }
 

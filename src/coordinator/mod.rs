@@ -37,11 +37,15 @@ use recall::RecallOp;
 use replicate::WriteOp;
 use reply_cache::{Admission, Progress, ReplyCache};
 use siblings::Gather;
+use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use violet_client::wire::{self, Accept, DropReason, Format, Rejected};
 use violet_client::{Key, MessageId, Operation, Request, Response, Status, Value};
+
+/// As many as answer for a key, which is seldom more than four: then they need no memory of their own.
+type Few<T> = SmallVec<[T; 4]>;
 
 /// Most members that a request passes through on its way to its coordinator: all holders, and one more.
 const HOPS_MAX: u8 = crate::cluster::REPLICAS_MAX as u8 + 1;

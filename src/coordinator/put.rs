@@ -10,7 +10,7 @@
 
 use super::replicate::{Phase, WriteOp};
 use super::reply_cache::Progress;
-use super::{Arrival, Coordinator, Turn, siblings};
+use super::{Arrival, Coordinator, Few, Turn, siblings};
 use crate::cluster::Holder;
 use crate::config::ReplyMode;
 use crate::ids::{Token, Version};
@@ -180,7 +180,7 @@ impl Coordinator {
             moving: holders.iter().any(|holder| holder.former),
             restarts: 0,
             reply: siblings::first_reply(&change),
-            targets: Vec::with_capacity(holders.len()),
+            targets: Few::new(),
         };
         if resumed {
             // Another coordinator's write was applied here; finish that one, do not run it again.

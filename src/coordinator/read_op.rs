@@ -2,10 +2,11 @@
 //!
 //! [`ReadOp::decide`] holds the rules and touches nothing.
 
-use super::Client;
+use super::{Client, Few};
 use crate::ids::{MemberId, RequestKey, Version};
 use crate::peer::ReadRole;
 use crate::time::Instant;
+use smallvec::smallvec;
 use violet_client::Key;
 
 /// A read that waits for replicas.
@@ -21,7 +22,7 @@ pub struct ReadOp {
     pub(super) majority: usize,
     /// The newest removal that was told by members that cannot know the rest: nothing older is an answer.
     pub(super) removed: Version,
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Few<Asked>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +76,7 @@ impl Asked {
 pub(super) enum Decision {
     Wait,
     /// Ask the first for the value, the others for their versions.
-    Ask(Vec<MemberId>),
+    Ask(Few<MemberId>),
     NoSuchKey,
 }
 
@@ -106,7 +107,7 @@ impl ReadOp {
                     return self.ask_the_rest();
                 }
             }
-            return Decision::Ask(vec![member]);
+            return Decision::Ask(smallvec![member]);
         }
         if self.quorum && self.newest_hit().is_some() {
             return Decision::NoSuchKey;
@@ -121,7 +122,7 @@ impl ReadOp {
     }
 
     fn ask_the_rest(&self) -> Decision {
-        let rest: Vec<MemberId> = self
+        let rest: Few<MemberId> = self
             .asked
             .iter()
             .filter(|asked| asked.state == AskedState::Not)
@@ -271,11 +272,11 @@ mod tests {
     #[test]
     fn a_removal_counts_although_who_remembers_it_is_catching_up() {
         let mut op = read_of(false, &[Unknown, Hit(at(5)), Missed(Version::default())]);
-        assert_eq!(op.decide(), Decision::Ask(vec![MemberId(2 << 48)]));
+        assert_eq!(op.decide(), Decision::Ask(smallvec![MemberId(2 << 48)]));
         op.removed = at(6);
         assert_eq!(op.decide(), Decision::NoSuchKey, "two of three have nothing newer");
         op.set(MemberId(3 << 48), Hit(at(7)));
-        assert_eq!(op.decide(), Decision::Ask(vec![MemberId(3 << 48)]));
+        assert_eq!(op.decide(), Decision::Ask(smallvec![MemberId(3 << 48)]));
     }
 
     #[test]

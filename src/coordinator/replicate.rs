@@ -10,7 +10,7 @@
 //! write or a newer one.
 
 use super::pending::Next;
-use super::{Client, Coordinator, Turn};
+use super::{Client, Coordinator, Few, Turn};
 use crate::cluster::{Holder, REPLICAS_MAX};
 use crate::config::WriteRule;
 use crate::ids::{MemberId, RequestKey, Token, Version};
@@ -47,7 +47,7 @@ pub struct WriteOp {
     pub(super) restarts: u8,
     /// What a success carries beside its status.
     pub(super) reply: Option<Box<[u8]>>,
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Few<Target>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -30,9 +30,19 @@ const VARINT_BYTES_MAX: usize = 10;
 /// Tags are a field number from 1 to 2^29 - 1 and three bits of wire type. Anything else is no message.
 const FIELD_TAGS: std::ops::RangeInclusive<u64> = 1 << 3..=u32::MAX as u64;
 
+/// Up to this length id and payload are put together before they are hashed: that is quicker than to hash twice.
+const JOINED_BYTES_MAX: usize = 256;
+
 /// CRC-32 over id and payload, widened to the 64 bits of the field.
 #[must_use]
 pub fn checksum(id: &[u8], payload: &[u8]) -> u64 {
+    let length = id.len() + payload.len();
+    if length <= JOINED_BYTES_MAX {
+        let mut joined = [0; JOINED_BYTES_MAX];
+        joined[..id.len()].copy_from_slice(id);
+        joined[id.len()..length].copy_from_slice(payload);
+        return u64::from(crc32fast::hash(&joined[..length]));
+    }
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(id);
     hasher.update(payload);
@@ -59,8 +69,22 @@ impl<'a> Envelope<'a> {
         has_payload.then_some(envelope)
     }
 
+    /// As every protobuf library writes it: the three fields in their order and nothing else.
+    fn parse_usual(datagram: &'a [u8]) -> Option<Self> {
+        let rest = datagram.strip_prefix(&[(1 << 3 | WIRE_BYTES) as u8, MESSAGE_ID_BYTES as u8])?;
+        let (id, rest) = rest.split_first_chunk::<MESSAGE_ID_BYTES>()?;
+        let mut rest = Fields(rest.strip_prefix(&[(2 << 3 | WIRE_BYTES) as u8])?);
+        let length = usize::try_from(rest.varint()?).ok()?;
+        let (payload, rest) = rest.0.split_at_checked(length)?;
+        let sum = rest.strip_prefix(&[(3 << 3 | WIRE_FIXED64) as u8])?;
+        Some(Self { id: MessageId(*id), payload, checksum: u64::from_le_bytes(sum.try_into().ok()?) })
+    }
+
     /// As [`Self::parse`], but the payload may be absent; says whether it was there.
     fn parse_loosely(datagram: &'a [u8]) -> Option<(Self, bool)> {
+        if let Some(envelope) = Self::parse_usual(datagram) {
+            return Some((envelope, true));
+        }
         let mut id = None;
         let mut payload = None;
         let mut sum = None;
@@ -134,7 +158,17 @@ fn decode_operation(payload: &[u8]) -> Result<Operation<'_>, Status> {
 /// Appends a request of this layout. A PUT always says its version, as the 2019 clients do, and so does a
 /// PutWithContext.
 pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
-    encode_envelope(&request.id, out, |out| {
+    let number_bytes = number_bytes(u64::from(request.operation.command()));
+    let key_bytes = request.operation.key().map_or(0, |key| bytes_bytes(key.as_bytes().len()));
+    let value_bytes = match &request.operation {
+        Operation::Put { value, .. } => bytes_bytes(value.bytes.len()) + i32_bytes(value.version),
+        Operation::PutWithContext { context, value, .. } => {
+            let length = siblings::put_with_context_bytes(context, value.bytes);
+            bytes_bytes(length) + i32_bytes(value.version)
+        }
+        _ => 0,
+    };
+    encode_envelope(&request.id, number_bytes + key_bytes + value_bytes, out, |out| {
         push_number(out, 1, u64::from(request.operation.command()));
         if let Some(key) = request.operation.key() {
             push_bytes(out, 2, key.as_bytes());
@@ -157,8 +191,17 @@ pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
 
 /// Appends a response of this layout.
 pub fn encode_response(response: &Response<'_>, out: &mut Vec<u8>) {
-    encode_envelope(&response.id, out, |out| {
-        push_number(out, 1, u64::from(response.status.code(Format::Protobuf)));
+    let code = u64::from(response.status.code(Format::Protobuf));
+    let optional = |number: Option<i32>| number.map_or(0, i32_bytes);
+    let value_bytes =
+        response.value.map_or(0, |value| bytes_bytes(value.bytes.len()) + i32_bytes(value.version));
+    let payload_bytes = number_bytes(code)
+        + value_bytes
+        + optional(response.pid)
+        + optional(response.overload_wait_ms)
+        + optional(response.membership_count);
+    encode_envelope(&response.id, payload_bytes, out, |out| {
+        push_number(out, 1, code);
         if let Some(value) = response.value {
             push_bytes(out, 2, value.bytes);
         }
@@ -177,19 +220,21 @@ pub fn encode_response(response: &Response<'_>, out: &mut Vec<u8>) {
     });
 }
 
-/// Writes the envelope around a payload whose length is known only once it is written: one byte is
-/// kept for the length, and only a payload of 128 bytes and more has to move to make room.
-fn encode_envelope(id: &MessageId, out: &mut Vec<u8>, payload: impl FnOnce(&mut Vec<u8>)) {
+/// Writes the envelope around a payload of this length.
+fn encode_envelope(
+    id: &MessageId,
+    payload_bytes: usize,
+    out: &mut Vec<u8>,
+    payload: impl FnOnce(&mut Vec<u8>),
+) {
+    out.reserve(bytes_bytes(MESSAGE_ID_BYTES) + bytes_bytes(payload_bytes) + 1 + size_of::<u64>());
     push_bytes(out, 1, &id.0);
     push_varint(out, 2 << 3 | WIRE_BYTES);
-    let length_at = out.len();
-    out.push(0);
+    push_varint(out, payload_bytes as u64);
+    let payload_at = out.len();
     payload(out);
-    let payload_at = length_at + 1;
+    debug_assert_eq!(out.len() - payload_at, payload_bytes, "the length was told before");
     let sum = checksum(&id.0, &out[payload_at..]);
-    let mut buffer = [0u8; VARINT_BYTES_MAX];
-    let length = encode_varint((out.len() - payload_at) as u64, &mut buffer);
-    out.splice(length_at..payload_at, length.iter().copied());
     push_varint(out, 3 << 3 | WIRE_FIXED64);
     out.extend_from_slice(&sum.to_le_bytes());
 }
@@ -282,7 +327,17 @@ impl<'a> Fields<'a> {
         Some(chunk)
     }
 
+    #[inline]
     fn varint(&mut self) -> Option<u64> {
+        let (&first, rest) = self.0.split_first()?;
+        if first < 0x80 {
+            self.0 = rest;
+            return Some(u64::from(first));
+        }
+        self.long_varint()
+    }
+
+    fn long_varint(&mut self) -> Option<u64> {
         let mut number = 0u64;
         for (index, &byte) in self.0.iter().enumerate().take(VARINT_BYTES_MAX) {
             number |= u64::from(byte & 0x7f) << (7 * index);
@@ -295,20 +350,31 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn encode_varint(mut number: u64, buffer: &mut [u8; VARINT_BYTES_MAX]) -> &[u8] {
-    let mut length = 0;
+fn push_varint(out: &mut Vec<u8>, mut number: u64) {
     while 0x80 <= number {
-        buffer[length] = number as u8 | 0x80;
+        out.push(number as u8 | 0x80);
         number >>= 7;
-        length += 1;
     }
-    buffer[length] = number as u8;
-    &buffer[..=length]
+    out.push(number as u8);
 }
 
-fn push_varint(out: &mut Vec<u8>, number: u64) {
-    let mut buffer = [0u8; VARINT_BYTES_MAX];
-    out.extend_from_slice(encode_varint(number, &mut buffer));
+/// Bytes of a number as a varint: seven bits each.
+fn varint_bytes(number: u64) -> usize {
+    (64 - (number | 1).leading_zeros() as usize).div_ceil(7)
+}
+
+/// Bytes of a number and its tag, which takes one for all fields of the course.
+fn number_bytes(number: u64) -> usize {
+    1 + varint_bytes(number)
+}
+
+fn i32_bytes(number: i32) -> usize {
+    number_bytes(i64::from(number) as u64)
+}
+
+/// Bytes of a field of this many bytes, with tag and length.
+fn bytes_bytes(length: usize) -> usize {
+    1 + varint_bytes(length as u64) + length
 }
 
 fn push_number(out: &mut Vec<u8>, field: u64, number: u64) {
