@@ -17,10 +17,12 @@ BIN    := $(TARGET)/release
 VIOLET := $(BIN)/violet
 TEST   := $(BIN)/violet-testclient
 ENDURE = $(TEST) endure --violet $(VIOLET) --port $(ENDURE_PORT) --dir $(DIR)/endure $(ENDURE_OPTIONS)
+INSTRUCTIONS = $(CARGO) bench --package violet --locked --bench instructions
 CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
 
 .DEFAULT_GOAL := help
-.PHONY: run test cluster check grid faults capacity overload endure endure-all endure-list sim swarm build fmt lint help clean
+.PHONY: run test cluster check grid faults capacity overload endure endure-all endure-list sim swarm instructions lookups \
+  build fmt lint help clean
 
 run: build ## Build, start NODES nodes, run conformance check and the S/R grid (SECONDS a cell), report, stop
 	$(CLUSTER) -- sh -c '$(TEST) check --json $(DIR)/check.json; checked=$$?; \
@@ -33,6 +35,7 @@ test: lint ## Everything that CI runs: format, lints, unit tests, simulation, re
 	  $(TARGET)/debug/violet-testclient check --suspend --destructive --kill-mode kill9 --capacity-mib 600
 	$(TARGET)/debug/violet-testclient endure mass-restart --violet $(TARGET)/debug/violet --port $(ENDURE_PORT) \
 	  --dir $(DIR)/test/endure --nodes 5 --rounds 4
+	$(MAKE) --no-print-directory instructions
 
 cluster: build ## Start NODES nodes on PORT… and keep them until Ctrl-C
 	$(CLUSTER)
@@ -70,6 +73,12 @@ sim: build ## Simulate SEEDS seeds
 swarm: build ## Simulate SWARM_SEEDS seeds of clusters of 5 to 30 nodes in which everything goes wrong: 45 minutes of one core
 	$(VIOLET) sim --seeds $(SWARM_SEEDS) --mood everything --nodes 5-30
 
+instructions: ## Count instructions per request and compare with tests/instructions.txt (UPDATE_EXPECT=1 writes it); needs valgrind
+	@if command -v valgrind >/dev/null; then $(INSTRUCTIONS); else echo 'instructions: skipped, because there is no valgrind'; fi
+
+lookups: ## How many preference lists one core looks up in a second
+	$(INSTRUCTIONS) -- --lookups
+
 build: ## Release binaries in target/release
 	$(CARGO) build --release --locked
 
@@ -87,4 +96,4 @@ clean: ## Remove what was built and what clusters left in DIR
 help: ## This list
 	@echo 'make TARGET [NODES=$(NODES)] [SECONDS=$(SECONDS)] [PORT=$(PORT)] [DIR=$(DIR)]'
 	@echo
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 16

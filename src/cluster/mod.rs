@@ -4,6 +4,7 @@
 //! Only the controller makes one. What changes with every frame lives in [`Peer`], shared by all views of
 //! a member.
 
+mod addresses;
 pub mod aside;
 pub mod fence;
 pub mod layout;
@@ -15,6 +16,7 @@ pub mod placement;
 use crate::ids::MemberId;
 use crate::peer::MemberLists;
 use crate::time::{Duration, Instant};
+use addresses::Addresses;
 use layout::{Layout, Layouts};
 pub use peer::{FrameLane, Peer};
 use placement::PartitionTable;
@@ -52,8 +54,7 @@ pub struct Member {
 #[derive(Debug)]
 pub struct ClusterView {
     members: Vec<Member>,
-    /// Where they are, sorted.
-    addresses: Vec<SocketAddr>,
+    addresses: Addresses,
     me: u16,
     layout: u64,
     /// In order.
@@ -126,8 +127,7 @@ impl ClusterView {
         members.sort_by_key(|member| member.id);
         let me = members.binary_search_by_key(&me, |member| member.id);
         let me = me.expect("every node is a member of its own view");
-        let mut addresses: Vec<SocketAddr> = members.iter().map(|member| member.address).collect();
-        addresses.sort_unstable();
+        let addresses = Addresses::of(members.iter().map(|member| member.address));
         let place = |id: &MemberId| members.binary_search_by_key(id, |member| member.id).ok();
         let table = |layout: &Layout| {
             let places: Vec<Option<u16>> =
@@ -264,7 +264,7 @@ impl ClusterView {
     /// Whether a member (this node included) is at this address.
     #[must_use]
     pub fn is_address_of_member(&self, address: SocketAddr) -> bool {
-        self.addresses.binary_search(&address).is_ok()
+        self.addresses.has(address)
     }
 
     /// The index of a member.

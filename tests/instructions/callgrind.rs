@@ -79,7 +79,7 @@ pub fn count(wanted: &str, folder: Option<&Path>) -> Result<Vec<Row>, String> {
     let output = Command::new("valgrind")
         .arg("--tool=callgrind")
         .arg(format!("--callgrind-out-file={}", counts.display()))
-        .args(["--zero-before=*::counted_section", "--dump-after=*::counted_section"])
+        .args(["--dump-before=*::counted_section", "--dump-after=*::counted_section"])
         .arg(program)
         .args([WORK_FLAG, wanted])
         .output()
@@ -90,8 +90,11 @@ pub fn count(wanted: &str, folder: Option<&Path>) -> Result<Vec<Row>, String> {
     }
     let mut rows: Vec<Row> = Vec::new();
     for (number, line) in (1..).zip(text_of(&output).lines()) {
-        let path = PathBuf::from(format!("{}.{number}", counts.display()));
-        let instructions = total_of(&path)?;
+        // The file before is what came between two sections.
+        let file = |number: u32| PathBuf::from(format!("{}.{number}", counts.display()));
+        let instructions = total_of(&file(2 * number))?;
+        fs::remove_file(file(2 * number - 1))
+            .map_err(|error| format!("callgrind wrote too little: {error}"))?;
         let (name, times) = line.split_once('\t').ok_or_else(|| format!("the workload said {line:?}"))?;
         let times: u64 = times.parse().map_err(|error| format!("the workload said {line:?}: {error}"))?;
         match rows.iter_mut().find(|row| row.name == name) {

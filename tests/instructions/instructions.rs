@@ -2,8 +2,8 @@
 //!
 //! The program is runner and workload at once. As the runner it starts itself under callgrind, adds up what
 //! was counted and compares it with `tests/instructions.txt`; as the workload ([`WORK_FLAG`]) it does the
-//! work. Callgrind sets its counts to zero whenever [`counted_section`] begins and writes them down whenever it
-//! ends, so that nothing but the work is in them: not the start, not the cluster that is made for it.
+//! work. Callgrind writes its counts down, and starts over, whenever [`counted_section`] begins or ends, so that
+//! nothing but the work is between the two: not the start, not the cluster that is made for it.
 //!
 //! Deliberately not here: time, but for `--lookups`, which compares with nothing; caches and branches, which
 //! callgrind would have to guess; system calls, which are not instructions of this program.
@@ -124,6 +124,6 @@ fn show(wanted: &str) -> Result<(), String> {
     for row in callgrind::count(wanted, Some(&folder))? {
         println!("{:>8} {}", row.each(), row.name);
     }
-    println!("in {}; each file is one section of {wanted:?}, in the order above", folder.display());
+    println!("callgrind_annotate {}/counts.2 (4, 6 and so on: the next sections)", folder.display());
     Ok(())
 }
