@@ -17,7 +17,7 @@ use violet::admin::{Admin, profile as profiles};
 use violet::config::{Config, SETTINGS, Setting};
 use violet::local_cluster;
 use violet::server::{Clock, Server, startup};
-use violet::sim::{command, many, report};
+use violet::sim::{command, many, message_count, report};
 
 /// Puts values on large memory pages, which matters more than any other single choice here.
 #[global_allocator]
@@ -303,13 +303,17 @@ fn profile(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 
 /// Runs the simulator: status 0 when every claim was kept, 1 when not.
 fn simulate(matches: &ArgMatches) -> ExitCode {
+    // Whoever reads it may have seen enough, as `head` has; the exit status still tells.
+    let say = |text: &str| drop(std::io::stdout().write_all(text.as_bytes()));
+    if command::wants_count(matches) {
+        say(&message_count::table());
+        return ExitCode::SUCCESS;
+    }
     let command::Request { options, seeds, threads } = command::request(matches);
     let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = threads.unwrap_or_else(cores);
     let clock = Clock::start();
     let begun = clock.now();
-    // Whoever reads it may have seen enough, as `head` has; the exit status still tells.
-    let say = |text: &str| drop(std::io::stdout().write_all(text.as_bytes()));
     let summary = many::run_many(&options, seeds, threads, |run| {
         if !run.findings.violations.is_empty() {
             say(&format!("{}\n", report::story_of(run, &options)));

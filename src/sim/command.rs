@@ -59,6 +59,17 @@ pub fn command() -> Command {
                 .action(ArgAction::SetTrue)
                 .help("Print every event; one seed after the other."),
         )
+        .arg(
+            Arg::new("count").long("count").action(ArgAction::SetTrue).help(
+                "Print instead how many datagrams one request takes on a healthy cluster, kind by kind.",
+            ),
+        )
+}
+
+/// Whether the table of datagrams is wanted, and no run.
+#[must_use]
+pub fn wants_count(matches: &ArgMatches) -> bool {
+    matches.get_flag("count")
 }
 
 /// What the flags say.

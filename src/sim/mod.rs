@@ -17,6 +17,7 @@ pub mod history;
 pub mod host;
 pub mod linear;
 pub mod many;
+pub mod message_count;
 pub mod network;
 pub mod report;
 pub mod retell;

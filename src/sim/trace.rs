@@ -6,6 +6,66 @@ use std::fmt::Write;
 use std::net::SocketAddr;
 use violet_client::wire::{self, Accept};
 
+/// What a datagram is there for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Kind {
+    /// A client's request.
+    Request,
+    /// A request that a front end passes on.
+    Forward,
+    /// A write for a holder.
+    Write,
+    /// A holder's word on a write.
+    Stored,
+    /// A question for a replica.
+    Read,
+    /// A replica's word on a read, if it has the key.
+    ReadHit,
+    /// A reply to a client.
+    Reply,
+    /// Anything else.
+    Other,
+}
+
+impl Kind {
+    /// What it is called in tables.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Request => "request",
+            Self::Forward => "forward",
+            Self::Write => "write",
+            Self::Stored => "stored",
+            Self::Read => "read",
+            Self::ReadHit => "hit",
+            Self::Reply => "reply",
+            Self::Other => "other",
+        }
+    }
+}
+
+/// What a datagram is there for.
+#[must_use]
+pub fn kind(to: SocketAddr, bytes: &[u8]) -> Kind {
+    if matches!(Place::of(to), Some(Place::Client(_))) {
+        return Kind::Reply;
+    }
+    if bytes.starts_with(&GOSSIP_MAGIC) {
+        return Kind::Other;
+    }
+    if !bytes.starts_with(&PEER_MAGIC) {
+        return Kind::Request;
+    }
+    match bytes.get(ENVELOPE_BYTES..).and_then(Message::decode) {
+        Some(Message::Forward { .. }) => Kind::Forward,
+        Some(Message::Write { .. }) => Kind::Write,
+        Some(Message::Stored { .. }) => Kind::Stored,
+        Some(Message::Read { .. }) => Kind::Read,
+        Some(Message::ReadHit { .. }) => Kind::ReadHit,
+        _ => Kind::Other,
+    }
+}
+
 /// The number of a place in the trace's hash.
 #[must_use]
 pub fn number(place: Option<Place>) -> u64 {

@@ -8,12 +8,13 @@ use super::client::{Client, Letter};
 use super::dice::Dice;
 use super::history::{History, OpId};
 use super::host::{Host, Plan, Plane, Report, State};
+use super::message_count;
 use super::network::{Network, Place, Weather};
 use super::trace;
 use crate::peer::{ENVELOPE_BYTES, Message, PEER_MAGIC};
 use crate::time::{Duration, Instant};
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -113,6 +114,8 @@ pub struct World {
     pub journal: Vec<(Instant, String)>,
     /// Every event is printed.
     pub is_traced: bool,
+    /// Datagrams that arrived and their bytes, by kind, if anybody wants to know.
+    pub counted: Option<BTreeMap<trace::Kind, (u64, u64)>>,
     events: BinaryHeap<Reverse<Entry>>,
     sequence: u64,
     hash: u64,
@@ -137,6 +140,7 @@ impl World {
             datagrams: 0,
             journal: Vec::new(),
             is_traced: false,
+            counted: None,
             events: BinaryHeap::new(),
             sequence: 0,
             hash: seed,
@@ -297,6 +301,9 @@ impl World {
 
     fn arrive(&mut self, from: SocketAddr, to: SocketAddr, bytes: Box<[u8]>) {
         self.datagrams += 1;
+        if let Some(counts) = &mut self.counted {
+            message_count::count(counts, to, &bytes);
+        }
         let place = Place::of(to);
         self.mix(xxh3_64(&bytes));
         self.note("arrive", u64::from(to.port()), trace::number(place));
