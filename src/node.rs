@@ -13,6 +13,7 @@ use crate::coordinator::{Coordinator, NodeRequest, Parts, Settings, Turn};
 use crate::ids::{Generation, HybridClock, MemberId, Version};
 use crate::metrics::{Group, Metric, Metrics};
 use crate::outbox::{Datagram, Outbox};
+use crate::peer::message::answered::split_answered;
 use crate::peer::{MemberLists, Message, Write};
 use crate::replica::anti_entropy::{AntiEntropy, Scene};
 use crate::replica::hint::Hints;
@@ -236,6 +237,10 @@ impl Node {
         if let Err(metric) = accepted {
             return turn.outbox.count(metric);
         }
+        let Some((answered, body)) = split_answered(body) else {
+            return turn.outbox.count(Metric::PeerMalformed);
+        };
+        answered.for_each(|one| self.coordinator.on_answered(turn, from, &one));
         match Message::decode(body) {
             Some(message) => self.on_message(turn, from, &message, datagram),
             None => turn.outbox.count(Metric::PeerMalformed),
@@ -261,9 +266,7 @@ impl Node {
             }
             Message::Undone { token } => coordinator.on_undone(turn, from, token),
             Message::Read { .. } => coordinator.on_read(turn, from, message),
-            Message::ReadHit { token, version, answered } => {
-                coordinator.on_read_hit(turn, from, token, version, answered);
-            }
+            Message::ReadHit { token, version } => coordinator.on_read_hit(turn, from, token, version),
             Message::ReadMiss { token, unknown, removed } => {
                 coordinator.on_read_miss(turn, from, token, unknown, removed);
             }

@@ -3,6 +3,7 @@
 use super::{ClusterView, FrameLane};
 use crate::ids::{Generation, MemberId};
 use crate::outbox::{Lane, Outbox};
+use crate::peer::message::answered::push_answered;
 use crate::peer::{Envelope, FrameKey, Message, Standing};
 use crate::time::Instant;
 use std::sync::Arc;
@@ -89,8 +90,12 @@ impl Link {
             | Message::Probe { .. }
             | Message::Echo { .. } => Lane::Replication,
         };
+        let answered = member.peer.take_answered(now);
         outbox.send(lane, member.address, |out| {
-            self.key.seal(member.id, &envelope, out, |out| message.encode(out));
+            self.key.seal(member.id, &envelope, out, |out| {
+                push_answered(out, answered.into_iter());
+                message.encode(out);
+            });
         });
     }
 }

@@ -3,11 +3,13 @@
 //! theirs.
 
 use super::aside::Lateness;
-use crate::ids::Generation;
+use crate::ids::{Generation, Token, Version};
 use crate::metrics::Metric;
-use crate::peer::{Envelope, Standing};
+use crate::peer::message::ANSWERED_MAX;
+use crate::peer::{Answered, Envelope, Standing};
 use crate::time::{Duration, Instant, TailDuration, UsualDuration};
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 const WINDOW_WORDS: usize = 32;
@@ -48,6 +50,18 @@ pub struct Peer {
     standing: AtomicU64,
     /// Lock order: a leaf; nothing else is locked while it is held.
     inbound: Mutex<Inbound>,
+    /// Since when it is to be told of the first of `answered`; 0 = there is none.
+    untold_since: AtomicU64,
+    /// Its reads that this node has answered. A leaf, too.
+    answered: Mutex<SmallVec<[Untold; ANSWERED_MAX]>>,
+}
+
+/// A read of a front end that this node has answered, and when.
+#[derive(Clone, Copy, Debug)]
+struct Untold {
+    token: Token,
+    version: Version,
+    at: Instant,
 }
 
 #[derive(Debug)]
@@ -262,6 +276,36 @@ impl Peer {
     pub fn note_read(&self, waited: Duration) {
         self.usual_read.note(waited);
         self.read_tail.note(waited);
+    }
+
+    /// Its read was answered: it is to be told with the next frame. Says whether there is no room for another.
+    pub fn note_answered(&self, now: Instant, token: Token, version: Version) -> bool {
+        let mut answered = self.answered.lock();
+        if answered.is_empty() {
+            self.untold_since.store(now.as_nanos(), Ordering::Relaxed);
+        }
+        answered.push(Untold { token, version, at: now });
+        ANSWERED_MAX <= answered.len()
+    }
+
+    /// Since when it has to be told of an answered read.
+    #[must_use]
+    pub fn untold_since(&self) -> Option<Instant> {
+        match self.untold_since.load(Ordering::Relaxed) {
+            0 => None,
+            since => Some(Instant::from_nanos(since)),
+        }
+    }
+
+    /// Takes out what it is to be told of.
+    pub fn take_answered(&self, now: Instant) -> SmallVec<[Answered; ANSWERED_MAX]> {
+        if self.untold_since().is_none() {
+            return SmallVec::new();
+        }
+        let mut answered = self.answered.lock();
+        self.untold_since.store(0, Ordering::Relaxed);
+        let told = |Untold { token, version, at }| Answered { token, version, held: now.since(at) };
+        answered.drain(..).map(told).collect()
     }
 
     /// Adds to (or takes from) the number of reads that it has been asked and has not answered.

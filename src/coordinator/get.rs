@@ -18,7 +18,7 @@ use crate::cluster::{Holder, Peer};
 use crate::config::{FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::ids::{MemberId, Token, Version};
 use crate::metrics::Metric;
-use crate::peer::{Message, ReadRole};
+use crate::peer::{Answered, Message, ReadRole};
 use crate::time::{Duration, Instant};
 use std::sync::atomic::Ordering;
 use violet_client::{Key, Response, Status, Value};
@@ -243,20 +243,16 @@ impl Coordinator {
         meta.is_some()
     }
 
-    /// A replica has the key; perhaps it has answered the client.
-    pub fn on_read_hit(
-        &self,
-        turn: &mut Turn<'_>,
-        from: u16,
-        token: Token,
-        version: Version,
-        answered: bool,
-    ) {
-        if !answered {
-            return self.on_read_result(turn, from, token, AskedState::Hit(version), Version::default());
-        }
+    /// A replica has the key.
+    pub fn on_read_hit(&self, turn: &mut Turn<'_>, from: u16, token: Token, version: Version) {
+        self.on_read_result(turn, from, token, AskedState::Hit(version), Version::default());
+    }
+
+    /// A replica has answered the client.
+    pub fn on_answered(&self, turn: &mut Turn<'_>, from: u16, answered: &Answered) {
+        let Answered { token, version, held } = *answered;
         if let Some(op) = self.end_read(turn, token) {
-            self.note_answer(turn, from, &op);
+            self.note_answer(turn, from, &op, held);
             turn.outbox.count(Metric::Delegated);
             self.mend(turn, &op, Some((turn.view.member(from).id, version)));
             self.clients.note_direct_read(turn.now, op.request, op.client.address);
@@ -273,7 +269,7 @@ impl Coordinator {
         value: Value<'_>,
     ) {
         if let Some(op) = self.end_read(turn, token) {
-            self.note_answer(turn, from, &op);
+            self.note_answer(turn, from, &op, Duration::ZERO);
             self.mend(turn, &op, Some((turn.view.member(from).id, version)));
             let response = Response::of_status(op.client.id, Status::Success);
             self.answer(turn, &op.client, &Response { value: Some(value), ..response });
@@ -401,11 +397,12 @@ impl Coordinator {
 
     /// How long a replica may take to answer a read before another is asked: as long as the quickest of the
     /// replicas takes for nearly all. So a slow one is not given more time because it is slow, and all are when all
-    /// are slow.
+    /// are slow. On top of that comes what the word of an answer may be held back.
     fn patience_with(&self, turn: &Turn<'_>, op: &ReadOp) -> Duration {
         let tail = |asked: &Asked| turn.view.member(turn.view.index_of(asked.member)?).peer.read_tail.get();
         let quickest = op.asked.iter().filter_map(tail).min().unwrap_or_default();
-        quickest.min(self.settings.suspect_after).max(self.settings.hedge_after)
+        let told_within = quickest.min(self.settings.suspect_after) + self.settings.answer_hold;
+        told_within.max(self.settings.hedge_after)
     }
 
     /// The value is late: ask another replica for it, if the budget allows.
@@ -468,10 +465,11 @@ impl Coordinator {
     }
 
     /// A replica that was not given up has answered.
-    fn note_answer(&self, turn: &Turn<'_>, from: u16, op: &ReadOp) {
+    /// A member has answered; the word of it was held back for that long.
+    fn note_answer(&self, turn: &Turn<'_>, from: u16, op: &ReadOp, held: Duration) {
         let member = turn.view.member(from);
         if let Some(at) = op.waits_since(member.id) {
-            member.peer.note_read(turn.now.since(at));
+            member.peer.note_read(turn.now.since(at).saturating_sub(held));
             member.peer.lateness.note(turn.now, false);
         }
     }

@@ -7,6 +7,7 @@ use crate::ids::{RequestKey, Token, Version};
 use crate::metrics::Metric;
 use crate::outbox::Lane;
 use crate::peer::{Message, ReadRole, Write, WriteOutcome};
+use std::sync::atomic::Ordering;
 use violet_client::wire;
 use violet_client::{Response, Status, Value};
 
@@ -87,19 +88,58 @@ impl Coordinator {
         };
         let version = meta.version;
         let value = Value { bytes: &bytes, version: meta.client_version };
-        let message = match role {
-            ReadRole::Confirm | ReadRole::Record => Message::ReadHit { token, version, answered: false },
-            ReadRole::Return => Message::ReadValue { token, version, value },
+        match role {
             ReadRole::Answer => {
                 let response = Response { value: Some(value), ..Response::of_status(id, Status::Success) };
                 turn.outbox.send(Lane::Client, client, |out| {
                     wire::encode_response(format, &response, out);
                 });
-                Message::ReadHit { token, version, answered: true }
+                self.tell_soon(turn, from, token, version);
             }
-        };
-        self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+            ReadRole::Return => {
+                let message = Message::ReadValue { token, version, value };
+                self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+            }
+            ReadRole::Confirm | ReadRole::Record => {
+                let message = Message::ReadHit { token, version };
+                self.link.send(turn.now, turn.view, from, &message, turn.outbox);
+            }
+        }
         turn.outbox.give_back(bytes);
+    }
+}
+
+/// Telling front ends that their reads were answered.
+impl Coordinator {
+    /// Has a front end told that its read was answered: with the next frame that goes there, soon in any case.
+    fn tell_soon(&self, turn: &mut Turn<'_>, front_end: u16, token: Token, version: Version) {
+        let hold = self.settings.answer_hold;
+        let is_full = turn.view.member(front_end).peer.note_answered(turn.now, token, version);
+        if is_full || hold.is_zero() {
+            return self.link.send(turn.now, turn.view, front_end, &Message::Pong, turn.outbox);
+        }
+        self.tell_at.fetch_min((turn.now + hold).as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Tells those that have waited for long enough.
+    pub(super) fn tell_the_untold(&self, turn: &mut Turn<'_>) {
+        if turn.now.as_nanos() < self.tell_at.load(Ordering::Relaxed) {
+            return;
+        }
+        self.tell_at.store(u64::MAX, Ordering::Relaxed);
+        #[cfg(test)]
+        if self.settings.bugs.answers_wait_for_a_ride {
+            return;
+        }
+        for index in 0..turn.view.members().len() as u16 {
+            let Some(since) = turn.view.member(index).peer.untold_since() else { continue };
+            let due = since + self.settings.answer_hold;
+            if due <= turn.now {
+                self.link.send(turn.now, turn.view, index, &Message::Pong, turn.outbox);
+            } else {
+                self.tell_at.fetch_min(due.as_nanos(), Ordering::Relaxed);
+            }
+        }
     }
 }
 

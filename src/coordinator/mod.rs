@@ -40,7 +40,7 @@ use siblings::Gather;
 use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use violet_client::wire::{self, Accept, DropReason, Format, Rejected};
 use violet_client::{Key, MessageId, Operation, Request, Response, Status, Value};
 
@@ -49,6 +49,8 @@ type Few<T> = SmallVec<[T; 4]>;
 
 /// Most members that a request passes through on its way to its coordinator: all holders, and one more.
 const HOPS_MAX: u8 = crate::cluster::REPLICAS_MAX as u8 + 1;
+/// The word that a read was answered is held back for this long at most, and for a third of `hedge-after-ms`.
+const ANSWER_HOLD_MAX: Duration = Duration::from_millis(10);
 /// One member may have one in so many of the operations in progress waiting for it.
 const PEER_SHARE: usize = 8;
 /// What an overloaded node tells a protobuf client to wait.
@@ -65,6 +67,8 @@ pub struct Settings {
     accept: Accept,
     hint_after: Duration,
     hedge_after: Duration,
+    /// For how long a front end may wait for the word that its read was answered.
+    answer_hold: Duration,
     suspect_after: Duration,
     patience: Duration,
     reply_window: Duration,
@@ -92,6 +96,7 @@ impl Settings {
             },
             hint_after: Duration::from_millis(config.hint_after_ms),
             hedge_after: Duration::from_millis(config.hedge_after_ms),
+            answer_hold: (Duration::from_millis(config.hedge_after_ms) / 3).min(ANSWER_HOLD_MAX),
             suspect_after: Duration::from_millis(config.suspect_after_ms),
             patience: Duration::from_millis(config.patience_ms),
             reply_window: Duration::from_millis(config.reply_window_ms),
@@ -173,6 +178,8 @@ pub struct Coordinator {
     usual_ack: UsualDuration,
     /// When a read last went out to replicas, in nanoseconds.
     last_read_at: AtomicU64,
+    /// When somebody has to be told at last of a read that was answered, in nanoseconds.
+    tell_at: AtomicU64,
     /// Reads that may still be hedged, in hundredths.
     hedge_credit: AtomicU64,
     /// Until when the budget for read repair is spent, in nanoseconds.
@@ -221,6 +228,7 @@ impl Coordinator {
             gathers: Pending::new(siblings::GATHERS_MAX.min(parts.pending_max), parts.seed),
             usual_ack: UsualDuration::default(),
             last_read_at: AtomicU64::new(0),
+            tell_at: AtomicU64::new(u64::MAX),
             hedge_credit: AtomicU64::new(get::HEDGE_CREDIT_MAX),
             mended_until: AtomicU64::new(0),
         }
@@ -507,6 +515,7 @@ impl Coordinator {
     /// Works off the deadlines that have come, a bounded number of them.
     pub fn tick(&self, turn: &mut Turn<'_>) {
         const DUE_MAX: usize = 1_024;
+        self.tell_the_untold(turn);
         for _ in 0..DUE_MAX {
             let Some(token) = self.writes.due(turn.now) else { break };
             self.on_write_timeout(turn, token);
@@ -549,7 +558,8 @@ impl Coordinator {
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
         let reads = self.reads.earliest().min(self.gathers.earliest());
-        self.writes.earliest().min(reads).min(self.recalls.earliest())
+        let tell_at = Instant::from_nanos(self.tell_at.load(Ordering::Relaxed));
+        self.writes.earliest().min(reads).min(self.recalls.earliest()).min(tell_at)
     }
 
     /// Operations in progress: writes, reads.

@@ -1,7 +1,7 @@
 //! Frames between members: what they say, and the envelope that proves who said it.
 //!
 //! ```text
-//! magic(4) tag(16) sender(8) generation(8) sequence(8) sent_at(8) standing(8) kind(1) body
+//! magic(4) tag(16) sender(8) generation(8) sequence(8) sent_at(8) standing(8) answered kind(1) body
 //! ```
 //!
 //! The tag is SipHash-2-4-128 over the receiver's name (which is not sent: the receiver knows it) and
@@ -21,7 +21,9 @@ pub mod transfer;
 use crate::ids::{Generation, MemberId};
 use crate::time::Instant;
 use fields::Reader;
-pub use message::{ClientAddress, MemberLists, Message, ReadRole, Recollection, Roots, Write, WriteOutcome};
+pub use message::{
+    Answered, ClientAddress, MemberLists, Message, ReadRole, Recollection, Roots, Write, WriteOutcome,
+};
 use siphasher::sip128::{Hasher128, SipHasher24};
 use std::hash::Hasher;
 
@@ -34,6 +36,13 @@ const TAG_BYTES: usize = 16;
 const SEALED_FROM: usize = PEER_MAGIC.len() + TAG_BYTES;
 /// Bytes before the body.
 pub const ENVELOPE_BYTES: usize = SEALED_FROM + 5 * 8;
+
+/// What a frame says, without a look at who sealed it: for whoever watches the network.
+#[must_use]
+pub fn glance(frame: &[u8]) -> Option<(usize, Message<'_>)> {
+    let (answered, message) = message::answered::split_answered(frame.get(ENVELOPE_BYTES..)?)?;
+    Some((answered.count(), Message::decode(message)?))
+}
 
 /// What a member says of itself in every frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -56,6 +56,8 @@ pub struct Bugs {
     pub late_holders_do_not_count: bool,
     /// Late reads go to a second replica whatever that costs.
     pub hedges_without_budget: bool,
+    /// Front ends hear that their reads were answered only if something else is said to them.
+    pub answers_wait_for_a_ride: bool,
     /// Marks of removals go by their age alone.
     pub tombstones_without_agreement: bool,
 }

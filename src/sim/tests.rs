@@ -133,6 +133,10 @@ fn bugs_that_show_rarely_are_found_by_their_scenarios() {
     check_changes(Bugs { hedges_without_budget: true, ..none }, include_str!("scenarios/hedge_budget.txt"));
     check_changes(Bugs { hint_keeps_older: true, ..none }, include_str!("scenarios/cut_off_hints.txt"));
     check_changes(Bugs { strays_go_unasked: true, ..none }, include_str!("scenarios/stand_ins_keep.txt"));
+    check_changes(
+        Bugs { answers_wait_for_a_ride: true, ..none },
+        include_str!("scenarios/answered_reads.txt"),
+    );
     let bug = Bugs { no_recall_after_a_split: true, ..none };
     check_changes(bug, include_str!("scenarios/repeat_after_split.txt"));
 }

@@ -1,7 +1,7 @@
 //! What a traced run prints: one line for each datagram.
 
 use super::network::Place;
-use crate::peer::{ENVELOPE_BYTES, GOSSIP_MAGIC, Message, PEER_MAGIC};
+use crate::peer::{GOSSIP_MAGIC, Message, PEER_MAGIC, glance};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use violet_client::wire::{self, Accept};
@@ -21,6 +21,8 @@ pub enum Kind {
     Read,
     /// A replica's word on a read, if it has the key.
     ReadHit,
+    /// The word that a read was answered, when nothing else went there.
+    Answered,
     /// A reply to a client.
     Reply,
     /// Anything else.
@@ -38,6 +40,7 @@ impl Kind {
             Self::Stored => "stored",
             Self::Read => "read",
             Self::ReadHit => "hit",
+            Self::Answered => "answered",
             Self::Reply => "reply",
             Self::Other => "other",
         }
@@ -56,12 +59,13 @@ pub fn kind(to: SocketAddr, bytes: &[u8]) -> Kind {
     if !bytes.starts_with(&PEER_MAGIC) {
         return Kind::Request;
     }
-    match bytes.get(ENVELOPE_BYTES..).and_then(Message::decode) {
-        Some(Message::Forward { .. }) => Kind::Forward,
-        Some(Message::Write { .. }) => Kind::Write,
-        Some(Message::Stored { .. }) => Kind::Stored,
-        Some(Message::Read { .. }) => Kind::Read,
-        Some(Message::ReadHit { .. }) => Kind::ReadHit,
+    match glance(bytes) {
+        Some((_, Message::Forward { .. })) => Kind::Forward,
+        Some((_, Message::Write { .. })) => Kind::Write,
+        Some((_, Message::Stored { .. })) => Kind::Stored,
+        Some((_, Message::Read { .. })) => Kind::Read,
+        Some((_, Message::ReadHit { .. })) => Kind::ReadHit,
+        Some((1.., Message::Pong)) => Kind::Answered,
         _ => Kind::Other,
     }
 }
@@ -94,7 +98,11 @@ pub fn datagram(from: SocketAddr, to: SocketAddr, bytes: &[u8]) -> String {
     let result = if bytes.starts_with(&GOSSIP_MAGIC) {
         write!(line, "gossip, {} bytes", bytes.len())
     } else if bytes.starts_with(&PEER_MAGIC) {
-        match bytes.get(ENVELOPE_BYTES..).and_then(Message::decode) {
+        let message = glance(bytes);
+        if let Some((answered @ 1.., _)) = message {
+            line += &format!("{answered} answered; ");
+        }
+        match message.map(|(_, message)| message) {
             Some(Message::Forward { client, hops, datagram, .. }) => {
                 write!(line, "forward (hop {hops}) for {}: {}", name(client.address), request(datagram))
             }

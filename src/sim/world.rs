@@ -11,7 +11,7 @@ use super::host::{Host, Plan, Plane, Report, State};
 use super::message_count;
 use super::network::{Network, Place, Weather};
 use super::trace;
-use crate::peer::{ENVELOPE_BYTES, Message, PEER_MAGIC};
+use crate::peer::{Message, PEER_MAGIC, glance};
 use crate::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -489,9 +489,7 @@ fn note_write(history: &mut History, bytes: &[u8]) {
     if !bytes.starts_with(&PEER_MAGIC) {
         return;
     }
-    if let Some(Message::Write { write, .. } | Message::Hint { write }) =
-        bytes.get(ENVELOPE_BYTES..).and_then(Message::decode)
-    {
+    if let Some((_, Message::Write { write, .. } | Message::Hint { write })) = glance(bytes) {
         history.note_write(&write);
     }
 }

@@ -62,7 +62,7 @@ impl<'a> Message<'a> {
                 at_least: reader.version()?,
                 key: reader.key()?,
             },
-            8 => Self::ReadHit { token: reader.u64()?, version: reader.version()?, answered: reader.flag()? },
+            8 => Self::ReadHit { token: reader.u64()?, version: reader.version()? },
             9 => Self::ReadMiss { token: reader.u64()?, unknown: reader.flag()?, removed: reader.version()? },
             10 => {
                 Self::ReadValue { token: reader.u64()?, version: reader.version()?, value: reader.value()? }

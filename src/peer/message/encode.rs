@@ -71,11 +71,10 @@ impl Message<'_> {
                 push_version(out, *at_least);
                 push_key(out, key);
             }
-            Self::ReadHit { token, version, answered } => {
+            Self::ReadHit { token, version } => {
                 out.push(8);
                 push_u64(out, *token);
                 push_version(out, *version);
-                out.push(u8::from(*answered));
             }
             Self::ReadMiss { token, unknown, removed } => {
                 out.push(9);

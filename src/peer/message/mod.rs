@@ -4,11 +4,13 @@
 //! stay in the frame's bytes until they are read. How it is written is in `encode` and `decode`, which
 //! mirror each other: a new message needs a number that neither has.
 
+pub mod answered;
 mod decode;
 mod encode;
 pub mod lists;
 
 use crate::ids::{MemberId, RequestKey, Token, Version};
+pub use answered::{ANSWERED_MAX, Answered};
 pub use lists::{MemberLists, Roots};
 use std::net::SocketAddr;
 use violet_client::wire::{Format, Key, MessageId, Value};
@@ -152,14 +154,12 @@ pub enum Message<'a> {
         /// Anything older counts as a miss.
         at_least: Version,
     },
-    /// The key has a value here.
+    /// The key has a value here. (That the client has been answered is told by [`Answered`].)
     ReadHit {
         /// The front end's operation.
         token: Token,
         /// Its version.
         version: Version,
-        /// The client has been answered.
-        answered: bool,
     },
     /// The key has no value here.
     ReadMiss {
@@ -285,7 +285,7 @@ pub enum Message<'a> {
     },
     /// Are you there?
     Ping,
-    /// Yes.
+    /// Yes. Also what carries [`Answered`] reads when there is nothing else to say.
     Pong,
 }
 

@@ -46,7 +46,7 @@ fn samples() -> Vec<Message<'static>> {
             key,
             at_least: version,
         },
-        Message::ReadHit { token: 5, version, answered: true },
+        Message::ReadHit { token: 5, version },
         Message::ReadMiss { token: 6, unknown: true, removed: version },
         Message::ReadValue { token: 7, version, value },
         Message::ReadRecord { token: 8, unknown: true, version, value: None, is_set: false },
