@@ -10,7 +10,8 @@ use violet_client::{Format, RetryPolicy};
 const AFTER_HELP: &str = "\
 Which servers are asked:
   put, get, remove, siblings, list    one server of the list, chosen at random, and another one
-                                      if that does not reply
+                                      if that does not reply; for a key, with --zero-hop, the
+                                      members that hold it, the one that coordinates it first
   alive, pid, members, stats          every server of the list at the same time, one line each
   wipeout                             every server of the list: each forgets what it holds
   shutdown                            the one server of the list, or all of them with --all
@@ -51,6 +52,10 @@ pub struct Arguments {
     /// Ask no second server when the first one does not reply
     #[arg(long, global = true)]
     pub no_second_server: bool,
+
+    /// For a key, learn which members hold it and ask them first (Violet only)
+    #[arg(long, global = true)]
+    pub zero_hop: bool,
 
     /// Print one JSON object a line, errors too
     #[arg(long, global = true)]

@@ -25,6 +25,7 @@ use crate::exchange::{Exchange, Outcome, Reply, RetryPolicy, Step, Verdict, scra
 use crate::ids::{MessageIds, random_number};
 use crate::wire::siblings::{CONTEXT_BYTES_MAX, PUT_WITH_CONTEXT_BYTES_MAX};
 use crate::wire::{DATAGRAM_BYTES_MAX, Format, Key, MessageId, Operation, Request, Status, Value};
+use crate::zero_hop::ZeroHop;
 
 /// Room for everything in a request but its value.
 const REQUEST_OVERHEAD_BYTES_MAX: usize = 128;
@@ -136,6 +137,19 @@ pub struct Client {
     ids: MessageIds,
     random: u64,
     sockets: Sockets,
+    /// Who holds which key, for a client that wants to know.
+    pub(crate) zero_hop: Option<ZeroHop>,
+}
+
+/// What came of asking several servers, one after the other.
+#[derive(Debug)]
+pub(crate) struct Told {
+    /// The servers that were asked, in this order.
+    pub(crate) asked: Vec<SocketAddr>,
+    /// Where the reply came from.
+    pub(crate) answered_by: Option<SocketAddr>,
+    /// The reply.
+    pub(crate) result: Result<Reply, Error>,
 }
 
 impl Client {
@@ -156,6 +170,7 @@ impl Client {
             ids: MessageIds::new(),
             random: random_number(),
             sockets: Sockets::new(),
+            zero_hop: None,
         })
     }
 
@@ -287,12 +302,18 @@ impl Client {
         self.ask_well(server, Operation::Shutdown).map(|_| ())
     }
 
-    /// Asks a random server of the list, and on a failure to get through one other. Returns the reply,
-    /// whatever its status, and the server that was asked.
+    /// Asks a random server of the list, and on a failure to get through one other; for a key, with
+    /// [`Self::with_zero_hop`], the members that hold it. Returns the reply, whatever its status, and the server that
+    /// was asked.
     ///
     /// # Errors
     /// Any of [`Error`] but [`Error::Refused`] and [`Error::Incomplete`].
     pub fn ask_any(&mut self, operation: Operation<'_>) -> Result<(SocketAddr, Reply), Error> {
+        if self.zero_hop.is_some()
+            && let Some(key) = operation.key()
+        {
+            return self.ask_holders(operation, key);
+        }
         let (first, second) = self.two_servers();
         let mut call = self.call(first, operation);
         self.sockets.run(std::slice::from_mut(&mut call));
@@ -300,7 +321,7 @@ impl Client {
         let id = call.exchange.id();
         match (call.into_result(), second) {
             (Err(Error::TimedOut { .. } | Error::Io { .. }), Some(second)) => {
-                let mut call = Call::new(second, self.format, id, operation, &self.policy);
+                let mut call = Call::new(vec![second], self.format, id, operation, &self.policy);
                 self.sockets.run(std::slice::from_mut(&mut call));
                 Ok((second, call.into_result()?))
             }
@@ -325,9 +346,38 @@ impl Client {
         operation: Operation<'_>,
         policy: &RetryPolicy,
     ) -> Result<Reply, Error> {
-        let mut call = Call::new(server, self.format, self.ids.draw(), operation, policy);
+        let mut call = Call::new(vec![server], self.format, self.ids.draw(), operation, policy);
         self.sockets.run(std::slice::from_mut(&mut call));
         call.into_result()
+    }
+
+    /// Asks servers, each attempt the next of them, all with the same datagram. Those of another address family than
+    /// the first are left out.
+    ///
+    /// # Panics
+    /// Without a server.
+    pub(crate) fn ask_in_turn(&mut self, mut servers: Vec<SocketAddr>, operation: Operation<'_>) -> Told {
+        let is_ipv4 = servers.first().expect("somebody to ask").is_ipv4();
+        servers.retain(|server| server.is_ipv4() == is_ipv4);
+        let mut call = Call::new(servers, self.format, self.ids.draw(), operation, &self.policy);
+        self.sockets.run(std::slice::from_mut(&mut call));
+        let asked = call.servers.iter().copied().cycle().take(call.sent).collect();
+        Told { asked, answered_by: call.answered_by, result: call.into_result() }
+    }
+
+    /// Time since this client was made.
+    pub(crate) fn now(&self) -> Duration {
+        self.sockets.started.elapsed()
+    }
+
+    /// The format that it speaks.
+    pub(crate) fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Whether somebody else is asked when nobody answers.
+    pub(crate) fn tries_second_server(&self) -> bool {
+        self.tries_second_server
     }
 
     /// Asks many servers at the same time. The results are in the order of the servers.
@@ -348,7 +398,7 @@ impl Client {
     }
 
     fn call(&mut self, server: SocketAddr, operation: Operation<'_>) -> Call {
-        Call::new(server, self.format, self.ids.draw(), operation, &self.policy)
+        Call::new(vec![server], self.format, self.ids.draw(), operation, &self.policy)
     }
 
     /// A random server of the list.
@@ -358,7 +408,7 @@ impl Client {
     }
 
     /// A random server, and another one in case that it does not reply.
-    fn two_servers(&mut self) -> (SocketAddr, Option<SocketAddr>) {
+    pub(crate) fn two_servers(&mut self) -> (SocketAddr, Option<SocketAddr>) {
         let first = self.random_server();
         if !self.tries_second_server {
             return (first, None);
@@ -371,7 +421,7 @@ impl Client {
         }
     }
 
-    fn random_below(&mut self, bound: usize) -> usize {
+    pub(crate) fn random_below(&mut self, bound: usize) -> usize {
         self.random = self.random.wrapping_add(1);
         (scramble(self.random) % bound as u64) as usize
     }
@@ -388,24 +438,32 @@ pub(crate) fn succeed(server: SocketAddr, reply: &Reply) -> Result<(), Error> {
     }
 }
 
-/// One exchange with one server.
+/// One exchange, with one server or with several that take turns.
 #[derive(Debug)]
 struct Call {
-    server: SocketAddr,
+    servers: Vec<SocketAddr>,
+    /// Datagrams so far.
+    sent: usize,
     exchange: Exchange,
+    answered_by: Option<SocketAddr>,
     failure: Option<io::Error>,
 }
 
 impl Call {
     fn new(
-        server: SocketAddr,
+        servers: Vec<SocketAddr>,
         format: Format,
         id: MessageId,
         operation: Operation<'_>,
         policy: &RetryPolicy,
     ) -> Self {
         let exchange = Exchange::new(&Request { format, id, operation }, policy);
-        Self { server, exchange, failure: None }
+        Self { servers, sent: 0, exchange, answered_by: None, failure: None }
+    }
+
+    /// The server that was asked last; before that, the one that is asked first.
+    fn server(&self) -> SocketAddr {
+        self.servers[self.sent.saturating_sub(1) % self.servers.len()]
     }
 
     /// Sends what is due and returns when something is due next; `None` when this call is over.
@@ -421,12 +479,24 @@ impl Call {
     }
 
     fn send(&mut self, socket: &UdpSocket) {
-        match socket.send_to(self.exchange.datagram(), self.server) {
+        self.sent += 1;
+        match socket.send_to(self.exchange.datagram(), self.server()) {
             Ok(_) => {}
+            // It is the next one's turn after this attempt.
+            Err(_) if 1 < self.servers.len() => {}
             // A datagram that the system could not take now is as good as lost; the retries see to it.
             Err(error) if is_passing(&error) => {}
             Err(error) => self.failure = Some(error),
         }
+    }
+
+    /// Takes a datagram; whether it is the answer.
+    fn on_datagram(&mut self, now: Duration, from: SocketAddr, bytes: &[u8]) -> bool {
+        let is_answer = self.exchange.on_datagram(now, bytes) == Verdict::Accepted;
+        if is_answer {
+            self.answered_by = Some(from);
+        }
+        is_answer
     }
 
     /// Ends a call that has no outcome because its socket failed.
@@ -437,7 +507,7 @@ impl Call {
     }
 
     fn into_result(self) -> Result<Reply, Error> {
-        let server = self.server;
+        let server = self.server();
         if let Some(source) = self.failure {
             return Err(Error::Io { server, source });
         }
@@ -468,7 +538,7 @@ impl Sockets {
     /// Runs calls to their ends: those to IPv4 servers all at once, then those to IPv6 servers.
     fn run(&mut self, calls: &mut [Call]) {
         let (mut ipv4, mut ipv6): (Vec<&mut Call>, Vec<&mut Call>) =
-            calls.iter_mut().partition(|call| call.server.is_ipv4());
+            calls.iter_mut().partition(|call| call.server().is_ipv4());
         for calls in [&mut ipv4, &mut ipv6] {
             if let Err(error) = self.run_family(calls) {
                 calls.iter_mut().for_each(|call| call.fail(&error));
@@ -478,10 +548,10 @@ impl Sockets {
 
     fn run_family(&mut self, calls: &mut [&mut Call]) -> io::Result<()> {
         let Some(first) = calls.first() else { return Ok(()) };
-        let slot = if first.server.is_ipv4() { &mut self.ipv4 } else { &mut self.ipv6 };
+        let slot = if first.server().is_ipv4() { &mut self.ipv4 } else { &mut self.ipv6 };
         let socket = match slot.take() {
             Some(socket) => socket,
-            None => open(first.server)?,
+            None => open(first.server())?,
         };
         let socket = slot.insert(socket);
         loop {
@@ -490,14 +560,14 @@ impl Sockets {
             let Some(next) = next else { return Ok(()) };
             let wait = next.saturating_sub(self.started.elapsed()).max(RECEIVE_WAIT_MIN);
             socket.set_read_timeout(Some(wait))?;
-            let bytes = match socket.recv_from(&mut self.buffer) {
-                Ok((length, _)) => &self.buffer[..length],
+            let (bytes, from) = match socket.recv_from(&mut self.buffer) {
+                Ok((length, from)) => (&self.buffer[..length], from),
                 Err(error) if is_passing(&error) => continue,
                 Err(error) => return Err(error),
             };
             let now = self.started.elapsed();
             // The id tells which call a reply belongs to. Replies to nobody are late or foreign.
-            let _ = calls.iter_mut().any(|call| call.exchange.on_datagram(now, bytes) == Verdict::Accepted);
+            let _ = calls.iter_mut().any(|call| call.on_datagram(now, from, bytes));
         }
     }
 }

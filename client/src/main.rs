@@ -44,6 +44,9 @@ fn run(arguments: Arguments, report: &mut Report) -> Result<(), Failure> {
     if arguments.no_second_server {
         client = client.without_second_server();
     }
+    if arguments.zero_hop {
+        client = client.with_zero_hop();
+    }
     let mut session = Session { client, servers, report };
     match arguments.command {
         Command::Put { key, value, file, version, context: None } => session.put(&key, value, file, version),

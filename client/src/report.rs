@@ -248,6 +248,7 @@ fn shown(
         | Operation::PutWithContext { .. }
         | Operation::GetSiblings { .. }
         | Operation::Locate { .. }
+        | Operation::GetPlacement { .. }
         | Operation::Unknown(_) => (reply.status.to_string(), None),
     })
 }

@@ -7,6 +7,7 @@
 //! ledger exactly once: answered, passed on, or dropped under one reason.
 
 pub mod clients;
+pub mod directory;
 pub mod get;
 pub mod holder;
 pub mod late;
@@ -357,6 +358,7 @@ impl Coordinator {
                 let text = locate(turn, &key);
                 self.answer_text(turn, &arrival.client, &text);
             }
+            Operation::GetPlacement { offset } => self.tell_placement(turn, arrival, offset),
             // The first two are answered by the node at the front end; nobody passes them on.
             Operation::GetStats | Operation::Leave | Operation::Unknown(_) => {
                 answer(Response::of_status(request.id, Status::UnknownCommand));

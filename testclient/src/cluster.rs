@@ -395,6 +395,7 @@ fn describe(operation: &Operation<'_>) -> String {
         }
         Operation::GetSiblings { .. } => "GET of siblings (0x26)".to_owned(),
         Operation::Locate { .. } => "where a key is (0x27)".to_owned(),
+        Operation::GetPlacement { .. } => "who holds what (0x28)".to_owned(),
         Operation::Unknown(command) => format!("command {command}"),
     }
 }

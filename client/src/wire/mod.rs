@@ -10,6 +10,7 @@
 //! Deliberately not here: sockets, clocks, retries (see [`crate::exchange`]), and any allocation
 //! while decoding: a decoded request borrows from its datagram.
 
+pub mod placement;
 pub mod protobuf;
 pub mod raw;
 pub mod siblings;
@@ -41,6 +42,7 @@ pub const MESSAGE_BYTES_MAX: usize = VALUE_BYTES_MAX + 1_024;
 const PUT_WITH_CONTEXT_COMMAND: u32 = 0x25;
 const GET_SIBLINGS_COMMAND: u32 = 0x26;
 const LOCATE_COMMAND: u32 = 0x27;
+const GET_PLACEMENT_COMMAND: u32 = 0x28;
 
 /// The unique id of a request, chosen by the client and echoed by the server; opaque.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -181,6 +183,11 @@ pub enum Operation<'a> {
         /// The key asked for.
         key: Key,
     },
+    /// 0x28 (private range): return a page of the table that says who holds which key ([`placement`]).
+    GetPlacement {
+        /// The first byte of the table that is wanted.
+        offset: u32,
+    },
     /// Anything else; answered with [`Status::UnknownCommand`].
     Unknown(u32),
 }
@@ -215,6 +222,7 @@ impl<'a> Operation<'a> {
             Self::PutWithContext { .. } => PUT_WITH_CONTEXT_COMMAND,
             Self::GetSiblings { .. } => GET_SIBLINGS_COMMAND,
             Self::Locate { .. } => LOCATE_COMMAND,
+            Self::GetPlacement { .. } => GET_PLACEMENT_COMMAND,
             Self::Unknown(command) => *command,
         }
     }
@@ -237,14 +245,22 @@ impl<'a> Operation<'a> {
             | Self::GetMembershipList
             | Self::GetStats
             | Self::Leave
+            | Self::GetPlacement { .. }
             | Self::Unknown(_) => None,
         }
     }
 
-    /// The operation of a command number that needs no key; `None` for those that have one.
+    /// The operation of a command number that needs no key; `None` for those that have one, or something else in its
+    /// place.
     fn without_key(command: u32) -> Option<Self> {
         Some(match command {
-            1..=3 | PUT_WITH_CONTEXT_COMMAND | GET_SIBLINGS_COMMAND | LOCATE_COMMAND => return None,
+            1..=3
+            | PUT_WITH_CONTEXT_COMMAND
+            | GET_SIBLINGS_COMMAND
+            | LOCATE_COMMAND
+            | GET_PLACEMENT_COMMAND => {
+                return None;
+            }
             4 => Self::Shutdown,
             5 => Self::Wipeout,
             6 => Self::IsAlive,
@@ -355,7 +371,8 @@ pub struct Response<'a> {
     pub id: MessageId,
     /// How it ended.
     pub status: Status,
-    /// The value, for a successful GET and for the private commands that return text or [`Siblings`].
+    /// The value, for a successful GET and for the private commands that return text, [`Siblings`] or a
+    /// [`placement::Page`].
     pub value: Option<Value<'a>>,
     /// The process id, for GETPID.
     pub pid: Option<i32>,

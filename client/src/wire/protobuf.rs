@@ -17,9 +17,9 @@
 //! Deliberately not here: groups (wire types 3 and 4), which no schema of the course has.
 
 use super::{
-    DropReason, Format, GET_SIBLINGS_COMMAND, Key, LOCATE_COMMAND, MESSAGE_ID_BYTES, MessageId, Operation,
-    PROTOBUF_VALUE_BYTES_MAX, PUT_WITH_CONTEXT_COMMAND, Rejected, Request, Response, ResponseError, Status,
-    Value, siblings,
+    DropReason, Format, GET_PLACEMENT_COMMAND, GET_SIBLINGS_COMMAND, Key, LOCATE_COMMAND, MESSAGE_ID_BYTES,
+    MessageId, Operation, PROTOBUF_VALUE_BYTES_MAX, PUT_WITH_CONTEXT_COMMAND, Rejected, Request, Response,
+    ResponseError, Status, Value, placement, siblings,
 };
 
 const WIRE_VARINT: u64 = 0;
@@ -140,6 +140,9 @@ fn decode_operation(payload: &[u8]) -> Result<Operation<'_>, Status> {
     if let Some(operation) = Operation::without_key(command) {
         return Ok(operation);
     }
+    if command == GET_PLACEMENT_COMMAND {
+        return Ok(Operation::GetPlacement { offset: placement::offset_of(key)? });
+    }
     let key = Key::parse(key)?;
     match command {
         1 if PROTOBUF_VALUE_BYTES_MAX < value.bytes.len() => Err(Status::InvalidValue),
@@ -174,6 +177,7 @@ pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
             push_bytes(out, 2, key.as_bytes());
         }
         match &request.operation {
+            Operation::GetPlacement { offset } => push_bytes(out, 2, &offset.to_le_bytes()),
             Operation::Put { value, .. } => {
                 push_bytes(out, 3, value.bytes);
                 push_i32(out, 4, value.version);

@@ -12,14 +12,15 @@
 //! Deliberately not here: telling this layout from the other (see [`super::decode_request`]).
 
 use super::{
-    DropReason, Format, GET_SIBLINGS_COMMAND, KEY_BYTES_MAX, Key, LOCATE_COMMAND, MESSAGE_ID_BYTES,
-    MessageId, Operation, PUT_WITH_CONTEXT_COMMAND, RAW_VALUE_BYTES_MAX, Rejected, Request, Response,
-    ResponseError, Status, Value,
+    DropReason, Format, GET_PLACEMENT_COMMAND, GET_SIBLINGS_COMMAND, KEY_BYTES_MAX, Key, LOCATE_COMMAND,
+    MESSAGE_ID_BYTES, MessageId, Operation, PUT_WITH_CONTEXT_COMMAND, RAW_VALUE_BYTES_MAX, Rejected, Request,
+    Response, ResponseError, Status, Value, placement,
     siblings::{self, PUT_WITH_CONTEXT_BYTES_MAX},
 };
 
-/// The commands with a key whose successful replies carry a value.
-const VALUED_COMMANDS: [u32; 4] = [2, PUT_WITH_CONTEXT_COMMAND, GET_SIBLINGS_COMMAND, LOCATE_COMMAND];
+/// The commands with a key, or something in its place, whose successful replies carry a value.
+const VALUED_COMMANDS: [u32; 5] =
+    [2, PUT_WITH_CONTEXT_COMMAND, GET_SIBLINGS_COMMAND, LOCATE_COMMAND, GET_PLACEMENT_COMMAND];
 
 /// Decodes a request of this layout.
 ///
@@ -47,6 +48,9 @@ fn decode_keyed(command: u8, rest: &[u8]) -> Result<Operation<'_>, Status> {
     let Some((key, rest)) = rest.split_first_chunk::<KEY_BYTES_MAX>() else {
         return Err(Status::Malformed);
     };
+    if u32::from(command) == GET_PLACEMENT_COMMAND {
+        return Ok(Operation::GetPlacement { offset: placement::offset_of(key)? });
+    }
     let key = Key::parse(key)?;
     match u32::from(command) {
         1 => {
@@ -97,7 +101,11 @@ pub fn is_doubtful_destruction(datagram: &[u8]) -> bool {
 pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
     out.extend_from_slice(&request.id.0);
     out.push(u8::try_from(request.operation.command()).unwrap_or(u8::MAX));
-    let key = request.operation.key().map_or(&[][..], Key::as_bytes);
+    let offset = match request.operation {
+        Operation::GetPlacement { offset } => offset.to_le_bytes(),
+        _ => [0; 4],
+    };
+    let key = request.operation.key().map_or(&offset[..], Key::as_bytes);
     out.extend_from_slice(key);
     out.resize(out.len() + KEY_BYTES_MAX - key.len(), 0);
     if let Operation::Put { value, .. } = request.operation {

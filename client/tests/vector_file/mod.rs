@@ -104,6 +104,9 @@ impl Vector {
                 value: Value { bytes: &value_bytes, version },
             },
             "get-siblings" => Operation::GetSiblings { key: key() },
+            "get-placement" => {
+                Operation::GetPlacement { offset: field(&words, "offset").unwrap().parse().unwrap() }
+            }
             "locate" => Operation::Locate { key: key() },
             "unknown" => Operation::Unknown(words[2].parse().unwrap()),
             other => panic!("{}: no operation {other}", self.name),

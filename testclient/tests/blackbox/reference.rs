@@ -271,6 +271,7 @@ impl Node {
             | Operation::PutWithContext { .. }
             | Operation::GetSiblings { .. }
             | Operation::Locate { .. }
+            | Operation::GetPlacement { .. }
             | Operation::Unknown(_) => {
                 response.status = Status::UnknownCommand;
             }
