@@ -33,7 +33,8 @@ const SILENT_FOR: Duration = Duration::from_secs(3);
 /// Servers that are asked for the table, one after the other, before it is given up for now.
 const TELLERS_MAX: usize = 3;
 /// How long each of them has for a page. Requests wait meanwhile.
-const PAGE_WAITS: [Duration; 2] = [Duration::from_millis(150), Duration::from_millis(300)];
+const PAGE_WAITS: [Duration; 3] =
+    [Duration::from_millis(150), Duration::from_millis(450), Duration::from_millis(900)];
 /// Pages that are asked of one server: more than twice those of the largest table.
 const PAGES_MAX: usize = 768;
 

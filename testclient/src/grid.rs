@@ -1,4 +1,5 @@
-//! The grid of closed loops that the course's graders ran: S1 … S32, R1 … R256.
+//! The grid of closed loops that the course's graders ran: S1 … S32, R1 … R256; and Z cells beside them, whose clients
+//! know the table and ask the member that holds the key (Violet only).
 //!
 //! Each client writes a new key, reads it back (in R cells through another random server) and
 //! compares every byte and the version, then begins again. One request is one PUT or one GET. A value
@@ -17,6 +18,7 @@ use violet_client::{Format, Key, RetryPolicy, Status};
 use crate::load::{self, Ask, Call, End, Plan, Signals, Workload};
 use crate::machine;
 use crate::report::{Progress, Table, milliseconds};
+use crate::routes::Routes;
 use crate::tally::{Tally, TallyRecord};
 use crate::values::{Contents, Random, Sizes};
 
@@ -42,36 +44,53 @@ const CLIENTS_MAX: usize = 65_536;
 /// How often progress is shown.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
+/// Who is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// The first server, always.
+    First,
+    /// A random server for each request.
+    Random,
+    /// A member that holds the key: the one that coordinates its writes, and any for reads.
+    Holder,
+}
+
 /// One cell: who is asked, and by how many clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    /// Whether each request draws a random server; otherwise all go to the first.
-    pub random: bool,
+    /// Who is asked.
+    pub asked: Asked,
     /// Logical clients.
     pub clients: usize,
 }
 
 impl Cell {
-    /// Reads a name such as `S16` or `R256`.
+    /// Reads a name such as `S16`, `R256` or `Z64`.
     ///
     /// # Errors
     /// One sentence.
     pub fn parse(name: &str) -> Result<Self, String> {
-        let wrong = || format!("{name:?} is no cell: S or R and 1 to {CLIENTS_MAX} clients, as in R64");
-        let random = match name.chars().next() {
-            Some('S' | 's') => false,
-            Some('R' | 'r') => true,
+        let wrong = || format!("{name:?} is no cell: S, R or Z and 1 to {CLIENTS_MAX} clients, as in R64");
+        let asked = match name.chars().next() {
+            Some('S' | 's') => Asked::First,
+            Some('R' | 'r') => Asked::Random,
+            Some('Z' | 'z') => Asked::Holder,
             _ => return Err(wrong()),
         };
         match name[1..].parse() {
-            Ok(clients) if 0 < clients && clients <= CLIENTS_MAX => Ok(Self { random, clients }),
+            Ok(clients) if 0 < clients && clients <= CLIENTS_MAX => Ok(Self { asked, clients }),
             _ => Err(wrong()),
         }
     }
 
     /// The name in the graders' style.
     pub fn name(&self) -> String {
-        format!("{}{}", if self.random { 'R' } else { 'S' }, self.clients)
+        let letter = match self.asked {
+            Asked::First => 'S',
+            Asked::Random => 'R',
+            Asked::Holder => 'Z',
+        };
+        format!("{letter}{}", self.clients)
     }
 
     /// What the original reached in 2015, in requests per second.
@@ -221,9 +240,11 @@ struct LoopClient {
 }
 
 /// The loop of one thread's clients: PUT a new key, GET it, compare.
-struct PutGetLoop {
-    random_server: bool,
+struct PutGetLoop<'a> {
+    asked: Asked,
     servers: usize,
+    /// For [`Asked::Holder`].
+    routes: Option<&'a Routes>,
     format: Format,
     contents: Contents,
     random: Random,
@@ -233,11 +254,12 @@ struct PutGetLoop {
     faults: ValueFaults,
 }
 
-impl PutGetLoop {
-    fn new(plan: &GridPlan, cell: Cell, thread: usize, clients: usize) -> Self {
+impl<'a> PutGetLoop<'a> {
+    fn new(plan: &GridPlan, cell: Cell, thread: usize, clients: usize, routes: Option<&'a Routes>) -> Self {
         Self {
-            random_server: cell.random,
+            asked: cell.asked,
             servers: plan.servers.len(),
+            routes,
             format: plan.format,
             contents: Contents::new(plan.seed, plan.sizes),
             random: Random::new(plan.seed ^ (thread as u64 + 1) << 32),
@@ -245,6 +267,14 @@ impl PutGetLoop {
             next_key_number: thread as u64,
             key_step: plan.threads as u64,
             faults: ValueFaults::default(),
+        }
+    }
+
+    fn server(&mut self, key: &Key, is_write: bool) -> usize {
+        match (self.asked, self.routes) {
+            (Asked::First, _) => 0,
+            (Asked::Holder, Some(routes)) => routes.server(key, is_write, &mut self.random),
+            (Asked::Random, _) | (Asked::Holder, None) => self.random.below(self.servers),
         }
     }
 
@@ -262,18 +292,19 @@ fn key_of(key_number: u64) -> Key {
     Key::parse(&key_number.to_le_bytes()).expect("a key of eight bytes is legal")
 }
 
-impl Workload for PutGetLoop {
+impl Workload for PutGetLoop<'_> {
     fn next(&mut self, client: usize, value: &mut Vec<u8>) -> Option<Call> {
-        let server = if self.random_server { self.random.below(self.servers) } else { 0 };
-        let state = &mut self.clients[client];
-        if state.put_acknowledged {
-            return Some(Call { server, ask: Ask::Get { key: key_of(state.key_number) } });
+        let LoopClient { key_number, put_acknowledged } = self.clients[client];
+        if put_acknowledged {
+            let key = key_of(key_number);
+            return Some(Call { server: self.server(&key, false), ask: Ask::Get { key } });
         }
-        state.key_number = self.next_key_number;
+        let key_number = self.next_key_number;
+        self.clients[client].key_number = key_number;
         self.next_key_number += self.key_step;
-        let version = version_of(state.key_number);
-        self.contents.write(state.key_number, version, value);
-        Some(Call { server, ask: Ask::Put { key: key_of(state.key_number), version } })
+        let (key, version) = (key_of(key_number), version_of(key_number));
+        self.contents.write(key_number, version, value);
+        Some(Call { server: self.server(&key, true), ask: Ask::Put { key, version } })
     }
 
     fn on_end(&mut self, client: usize, end: End<'_>) {
@@ -305,12 +336,17 @@ impl Workload for PutGetLoop {
     }
 }
 
-/// Runs one cell.
+/// Runs one cell. The clients of a Z cell learn the table once, before it begins.
 ///
 /// # Errors
-/// Sockets that cannot be opened.
+/// Sockets that cannot be opened; for a Z cell, servers that tell no table.
 pub fn run_cell(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<CellResult, String> {
     let threads = plan.threads.min(cell.clients);
+    let routes = match cell.asked {
+        Asked::Holder => Some(Routes::learn(&plan.servers, plan.format)?),
+        Asked::First | Asked::Random => None,
+    };
+    let routes = routes.as_ref();
     let signals: Vec<Signals> = (0..threads).map(|_| Signals::default()).collect();
     let processor_before = machine::processor_seconds();
     let mut tally = Tally::default();
@@ -321,7 +357,7 @@ pub fn run_cell(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<
             let done = done.clone();
             scope.spawn(move || {
                 let clients = cell.clients / threads + usize::from(thread < cell.clients % threads);
-                let mut workload = PutGetLoop::new(plan, cell, thread, clients);
+                let mut workload = PutGetLoop::new(plan, cell, thread, clients, routes);
                 let tally = load::run(&load_plan(plan, cell, clients, thread), &mut workload, signals);
                 // The receiver only goes away once all results are in.
                 let _ = done.send((tally, workload.faults));
@@ -358,7 +394,7 @@ fn load_plan(plan: &GridPlan, cell: Cell, clients: usize, thread: usize) -> Plan
         rest: Duration::ZERO,
         window: Some(plan.window),
         overload_restarts_max: u32::MAX,
-        redraw_server: cell.random,
+        redraw_server: cell.asked != Asked::First,
         seed: plan.seed ^ thread as u64,
     }
 }

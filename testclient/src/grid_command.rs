@@ -8,7 +8,7 @@ use violet_client::Format;
 use violet_client::wire::{PROTOBUF_VALUE_BYTES_MAX, RAW_VALUE_BYTES_MAX};
 
 use crate::batch;
-use crate::grid::{self, CELLS, Cell, CellRecord, CellResult, GridPlan};
+use crate::grid::{self, Asked, CELLS, Cell, CellRecord, CellResult, GridPlan};
 use crate::load::RECEIVE_BUFFER_BYTES;
 use crate::machine;
 use crate::report::{self, Preamble, Progress};
@@ -118,7 +118,23 @@ fn plan(arguments: &GridArguments, servers: Vec<SocketAddr>) -> Result<GridPlan,
     })
 }
 
+/// The cells that were asked for; with `--zero-hop` a Z cell behind them for each R cell.
 fn cells(arguments: &GridArguments) -> Result<Vec<Cell>, String> {
+    let mut cells = named_cells(arguments)?;
+    if arguments.zero_hop {
+        let random = cells.iter().filter(|cell| cell.asked == Asked::Random);
+        let beside: Vec<Cell> = random.map(|cell| Cell { asked: Asked::Holder, ..*cell }).collect();
+        if beside.is_empty() {
+            return Err(
+                "--zero-hop: there is no R cell to put a Z cell beside; name Z cells with --cells".into()
+            );
+        }
+        cells.extend(beside);
+    }
+    Ok(cells)
+}
+
+fn named_cells(arguments: &GridArguments) -> Result<Vec<Cell>, String> {
     if !arguments.clients.is_empty() {
         let names = ['S', 'R']
             .into_iter()
@@ -167,7 +183,7 @@ fn find_overload(
     let mut best = 0.0_f64;
     let mut steps_without_gain = 0;
     while clients <= SATURATION_CLIENTS_MAX && steps_without_gain < STEPS_WITHOUT_GAIN_MAX {
-        let result = run_wiped(plan, Cell { random: true, clients }, progress)?;
+        let result = run_wiped(plan, Cell { asked: Asked::Random, clients }, progress)?;
         let gained = SATURATION_GAIN * best < goodput(&result);
         steps_without_gain = if gained { 0 } else { steps_without_gain + 1 };
         best = best.max(goodput(&result));
@@ -177,7 +193,7 @@ fn find_overload(
     let is_near_best = |result: &&CellResult| best <= SATURATION_GAIN * goodput(result);
     let saturating = results.iter().find(is_near_best).map_or(1, |result| result.cell.clients);
     let overload_clients = saturating * OVERLOAD_FACTOR;
-    let over = run_wiped(plan, Cell { random: true, clients: overload_clients }, progress)?;
+    let over = run_wiped(plan, Cell { asked: Asked::Random, clients: overload_clients }, progress)?;
     let record = OverloadRecord {
         saturating_clients: saturating,
         overload_clients,

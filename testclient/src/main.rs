@@ -16,6 +16,7 @@ mod keyset;
 mod load;
 mod machine;
 mod report;
+mod routes;
 mod settings;
 mod stages;
 mod tally;

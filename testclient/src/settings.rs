@@ -24,8 +24,8 @@ pub struct Arguments {
 pub enum Command {
     /// Runs conformance stages: what the course's graders check, one by one. Wipes the servers' data.
     Check(CheckArguments),
-    /// Runs closed loops: S = all clients ask the first server, R = a random server per request. Wipes the
-    /// servers' data.
+    /// Runs closed loops: S = all clients ask the first server, R = a random server per request, Z = a server that
+    /// holds the key. Wipes the servers' data.
     Grid(GridArguments),
     /// Runs fault scenarios: starts violet nodes of its own, kills, stops, adds and removes them under load,
     /// and judges what clients see.
@@ -125,9 +125,13 @@ pub struct GridArguments {
     /// How long each cell lasts.
     #[arg(long, default_value_t = 5.0, value_name = "SECONDS")]
     pub seconds: f64,
-    /// The cells, S or R and a number of clients; the original's grid when not given.
+    /// The cells, S, R or Z and a number of clients; the original's grid when not given. In Z cells clients know which
+    /// server holds a key and ask that (Violet only).
     #[arg(long, value_delimiter = ',', value_name = "S1,R16,…")]
     pub cells: Vec<String>,
+    /// Runs a Z cell beside each R cell.
+    #[arg(long)]
+    pub zero_hop: bool,
     /// Shorthand for an S and an R cell with each of these numbers of clients.
     #[arg(long, value_delimiter = ',', conflicts_with = "cells", value_name = "1,16,…")]
     pub clients: Vec<usize>,

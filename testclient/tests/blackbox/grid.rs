@@ -52,6 +52,20 @@ fn a_dead_cluster_fails() {
 }
 
 #[test]
+fn clients_that_know_the_table_need_servers_that_tell_it() {
+    for more in ["--cells R2,Z2", "--cells R2 --zero-hop"] {
+        let cluster = Reference::start(2, Defect::None);
+        let output = testclient(&format!("grid --servers {} --seconds 0.1 {more}", cluster.list()));
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(said.contains("no server tells who holds which key"), "{said}");
+    }
+    let output = testclient("grid --servers 127.0.0.1:1 --cells S2 --zero-hop");
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(said(&output).contains("there is no R cell"), "{}", said(&output));
+}
+
+#[test]
 fn results_are_written_with_their_settings() {
     let cluster = Reference::start(2, Defect::None);
     let path = std::env::temp_dir().join(format!("violet-testclient-grid-{}.json", std::process::id()));
