@@ -2,14 +2,15 @@
 //! closed-loop load in the manner of the course's graders, and fault scenarios with processes of its own.
 //!
 //! It knows nothing but the public protocol, so it can be pointed at any server; only the fault scenarios
-//! start violet's binary. This file reads the
-//! command line and turns results into an exit status: 0 all well, 1 something failed, 2 wrong usage.
+//! and the flame graphs start violet's binary. This file reads the command line and turns results into
+//! an exit status: 0 all well, 1 something failed, 2 wrong usage.
 
 mod batch;
 mod check_command;
 mod cluster;
 mod craft;
 mod endure;
+mod flame;
 mod grid;
 mod grid_command;
 mod keyset;
@@ -36,6 +37,7 @@ fn main() -> ExitCode {
         Command::Check(arguments) => check_command::run(&arguments),
         Command::Grid(arguments) => grid_command::run(&arguments),
         Command::Endure(arguments) => endure::run(&arguments),
+        Command::Flame(arguments) => flame::run(&arguments),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

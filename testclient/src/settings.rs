@@ -30,6 +30,8 @@ pub enum Command {
     /// Runs fault scenarios: starts violet nodes of its own, kills, stops, adds and removes them under load,
     /// and judges what clients see.
     Endure(EndureArguments),
+    /// Takes flame graphs of violet nodes under a constant load, and compares them.
+    Flame(crate::flame::FlameArguments),
 }
 
 /// What every command takes.
