@@ -6,6 +6,8 @@ PORT    ?= 4410
 TEST_PORT ?= 24410
 ENDURE_PORT ?= 25410
 SCENARIO ?= restart-empty
+FLAME_PORT ?= 26410
+FLAME_SECONDS ?= 10
 DIR     ?= .violet
 SEEDS   ?= 2000
 SWARM_SEEDS ?= 20000
@@ -22,7 +24,10 @@ CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
 
 .DEFAULT_GOAL := help
 .PHONY: run test cluster check grid faults capacity overload endure endure-all endure-list sim swarm instructions lookups \
-  build fmt lint help clean
+  flamegraph flamegraph-all flamegraph-diff flamegraph-index flamegraph-list flamegraph-check build fmt lint help clean
+FLAME_RUN = --port $(FLAME_PORT) --dir $(DIR)/flame $(FLAME_OPTIONS)
+FLAME_HOW = --violet $(VIOLET) --seconds $(FLAME_SECONDS) $(FLAME_RUN)
+
 
 run: build ## Build, start NODES nodes, run conformance check and the S/R grid (SECONDS a cell), report, stop
 	$(CLUSTER) -- sh -c '$(TEST) check --json $(DIR)/check.json; checked=$$?; \
@@ -36,6 +41,8 @@ test: lint ## Everything that CI runs: format, lints, unit tests, simulation, re
 	$(TARGET)/debug/violet-testclient endure mass-restart --violet $(TARGET)/debug/violet --port $(ENDURE_PORT) \
 	  --dir $(DIR)/test/endure --nodes 5 --rounds 4
 	$(MAKE) --no-print-directory instructions
+	$(TARGET)/debug/violet-testclient flame check --violet $(TARGET)/debug/violet --seconds 4 $(FLAME_RUN)
+	$(TARGET)/debug/violet-testclient flame check --violet $(TARGET)/debug/violet --seconds 4 $(FLAME_RUN) --planted
 
 cluster: build ## Start NODES nodes on PORT… and keep them until Ctrl-C
 	$(CLUSTER)
@@ -78,6 +85,23 @@ instructions: ## Count instructions per request and compare with tests/instructi
 
 lookups: ## How many preference lists one core looks up in a second
 	$(INSTRUCTIONS) -- --lookups
+flamegraph: build ## EPISODE=n: both sides of an episode and what changed; CONFIG=name [NAME=x]: one configuration
+	$(TEST) flame take $(if $(EPISODE),--episode $(EPISODE)) $(if $(CONFIG),--config $(CONFIG)) $(if $(NAME),--name $(NAME)) $(FLAME_HOW)
+
+flamegraph-all: build ## All episodes and the page: about 22 runs of 10 + FLAME_SECONDS seconds
+	$(TEST) flame all $(FLAME_HOW)
+
+flamegraph-diff: build ## A=name B=name: compare two profiles, as pictures and tables
+	$(TEST) flame diff --before "$(A)" --after "$(B)"
+
+flamegraph-index: build ## Write flamegraphs/index.html from the folders that are there
+	$(TEST) flame index
+
+flamegraph-list: build ## What episodes and configurations there are
+	$(TEST) flame list
+
+flamegraph-check: build ## Fail if the hot path shows socket set-up, formatting or allocation
+	$(TEST) flame check $(FLAME_HOW)
 
 build: ## Release binaries in target/release
 	$(CARGO) build --release --locked
@@ -97,3 +121,4 @@ help: ## This list
 	@echo 'make TARGET [NODES=$(NODES)] [SECONDS=$(SECONDS)] [PORT=$(PORT)] [DIR=$(DIR)]'
 	@echo
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  \1	\2/p' $(MAKEFILE_LIST) | expand -t 20

@@ -4,11 +4,13 @@
 //! library are left out, because its frames cannot always be walked safely from a signal; and since
 //! system calls are made from there, a node that mostly sends and receives looks idle. `system=on`
 //! takes them in, at a small risk of a deadlock: not for a node that anybody depends on. What happens
-//! inside the kernel only `perf` shows. The first profile allocates about 135 MB for the collector,
-//! which are never returned.
+//! inside the kernel only `perf` shows. No thread is stopped: the sample is taken by the thread that is
+//! hit, and a hit while another is being noted is dropped. Frames outside a thread's own work (how
+//! threads start) are cut off. The first profile allocates about 135 MB for the collector, which are
+//! never returned.
 
 use parking_lot::{Condvar, Mutex};
-use pprof::{ProfilerGuardBuilder, Report};
+use pprof::{Frames, ProfilerGuardBuilder, Report};
 use std::fmt::Write as _;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -84,7 +86,7 @@ impl Profiles {
         let blocklist = if wanted.with_system { &[][..] } else { &BLOCKLIST };
         let guard = ProfilerGuardBuilder::default().frequency(hz).blocklist(blocklist).build()?;
         self.wait(Duration::from_secs(wanted.seconds));
-        let report = guard.report().build()?;
+        let report = guard.report().frames_post_processor(cut_start_up).build()?;
         if wanted.is_folded {
             return Ok(Profile { kind: "text/plain; charset=utf-8", body: folded(&report).into_bytes() });
         }
@@ -134,6 +136,23 @@ fn number(name: &str, text: &str, allowed: &RangeInclusive<u64>) -> Result<u64, 
     number.ok_or_else(|| format!("{name}: '{text}' is not allowed; allowed: {min} to {max}"))
 }
 
+/// The outermost frame that belongs to the work of a thread is called by this one.
+const START_UP_END: &[u8] = b"__rust_begin_short_backtrace";
+
+/// Cuts off how the thread was started. The innermost frame comes first.
+fn cut_start_up(frames: &mut Frames) {
+    let is_end = |symbol: &pprof::Symbol| {
+        let name = symbol.name.as_deref().unwrap_or_default();
+        name.windows(START_UP_END.len()).any(|part| part == START_UP_END)
+    };
+    if let Some(end) = frames.frames.iter().position(|inlined| inlined.iter().any(is_end)) {
+        // What was inlined into that frame is part of the work; it stands before it.
+        let work = frames.frames[end].iter().position(is_end).unwrap_or(0);
+        frames.frames[end].truncate(work);
+        frames.frames.truncate(end + 1);
+    }
+}
+
 /// One line a stack, outermost first, the thread's name at the root.
 fn folded(report: &Report) -> String {
     let mut lines: Vec<String> = report
@@ -181,6 +200,32 @@ pub fn fetch(admin: SocketAddr, seconds: u64, with_system: bool) -> Result<Vec<u
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn how_threads_start_is_cut_off() {
+        let symbol = |name: &str| pprof::Symbol {
+            name: Some(name.as_bytes().to_vec()),
+            addr: None,
+            lineno: None,
+            filename: None,
+        };
+        let start_up = "_ZN3std3sys9backtrace28__rust_begin_short_backtrace17h0E";
+        let check = |stack: &[&[&str]], expected: &[&[&str]]| {
+            let mut frames = Frames {
+                frames: stack.iter().map(|names| names.iter().map(|name| symbol(name)).collect()).collect(),
+                thread_name: "v-worker-1".into(),
+                thread_id: 1,
+                sample_timestamp: std::time::SystemTime::UNIX_EPOCH,
+            };
+            cut_start_up(&mut frames);
+            let names =
+                |frame: &Vec<pprof::Symbol>| frame.iter().map(pprof::Symbol::name).collect::<Vec<_>>();
+            assert_eq!(frames.frames.iter().map(names).collect::<Vec<_>>(), expected);
+        };
+        check(&[&["leaf"], &["run", start_up, "spawn"], &["clone3"]], &[&["leaf"], &["run"]]);
+        check(&[&["leaf"], &[start_up], &["clone3"]], &[&["leaf"], &[]]);
+        check(&[&["leaf"], &["main"]], &[&["leaf"], &["main"]]);
+    }
 
     #[test]
     fn queries_are_read_or_refused_with_what_is_allowed() {

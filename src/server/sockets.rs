@@ -219,7 +219,10 @@ impl SingleUse {
         let Self(plan) = self;
         #[cfg(target_os = "linux")]
         if plan.lanes == Lanes::Steered {
-            return Ok(bound_group_socket(plan.address)?.into());
+            let socket = new_socket(plan.address)?;
+            socket.set_reuse_port(true).map_err(refused("share", plan.address))?;
+            bind(&socket, plan.address)?;
+            return Ok(socket.into());
         }
         let any_port = SocketAddr::new(plan.address.ip(), 0);
         let socket = new_socket(any_port)?;

@@ -1,7 +1,11 @@
 //! A check of the hot path that does not depend on speed: what may not be there is not there.
 //!
 //! A short run under load is sampled, and the shares of the named groups are printed. Where requests
-//! are worked on, no sample may show socket set-up, formatting or allocation.
+//! are worked on, no sample may show socket set-up or formatting, and few may show allocation
+//! ([`Forbidden::share_max`]).
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 
 use clap::Args;
 
@@ -13,8 +17,8 @@ use crate::report::Table;
 
 /// Fewer samples on the request path say nothing about what is missing in them.
 const PATH_SAMPLES_MIN: u64 = 200;
-/// Stacks shown of what is forbidden.
-const STACKS_SHOWN_MAX: usize = 3;
+/// Functions named of those that lead to what is forbidden.
+const CULPRITS_SHOWN_MAX: usize = 6;
 
 /// Options of `check`.
 #[derive(Clone, Debug, Args)]
@@ -54,6 +58,9 @@ pub fn run(arguments: &CheckArguments) -> Result<bool, String> {
     let profile = take::take("check", &RUN, side, &arguments.how)?;
     let findings = judge(&profile.stacks);
     println!("{}", table(&profile.stacks).text());
+    for what in Forbidden::ALL {
+        println!("Where requests are worked on: {}", presence(&profile.stacks, what).1);
+    }
     for finding in &findings {
         println!("{finding}");
     }
@@ -85,16 +92,9 @@ fn judge(stacks: &Stacks) -> Vec<String> {
         ));
     }
     for what in Forbidden::ALL {
-        let is_there = |frames: &[&str]| groups::has_forbidden(frames, what);
-        let share = stacks.share(is_there);
-        if 0.0 < share {
-            let found: Vec<_> = stacks.iter().filter(|(frames, _)| is_there(frames)).collect();
-            findings.push(format!(
-                "FORBIDDEN where requests are worked on: {} in {:.2} % of all samples, as in{}",
-                what.name(),
-                share * 100.0,
-                largest(found)
-            ));
+        let (share, text) = presence(stacks, what);
+        if what.share_max() < share {
+            findings.push(format!("FORBIDDEN where requests are worked on: {text}"));
         }
     }
     if UNKNOWN_SHARE_MAX < stacks.unknown_share() {
@@ -103,10 +103,24 @@ fn judge(stacks: &Stacks) -> Vec<String> {
     findings
 }
 
-fn largest(mut stacks: Vec<(Vec<&str>, u64)>) -> String {
-    stacks.sort_by_key(|(_, samples)| std::cmp::Reverse(*samples));
-    let line = |(frames, samples): &(Vec<&str>, u64)| format!("\n  {samples} {}", frames.join(";"));
-    stacks.iter().take(STACKS_SHOWN_MAX).map(line).collect()
+/// The share of something forbidden, and in words, with those whose work led to it.
+fn presence(stacks: &Stacks, what: Forbidden) -> (f64, String) {
+    let mut culprits: BTreeMap<&str, u64> = BTreeMap::new();
+    for (frames, samples) in stacks.iter() {
+        if let Some(culprit) = groups::culprit(&frames, what) {
+            *culprits.entry(culprit).or_default() += samples;
+        }
+    }
+    let percent = |samples: u64| 100.0 * samples as f64 / stacks.samples() as f64;
+    let found: u64 = culprits.values().sum();
+    let mut largest: Vec<(&str, u64)> = culprits.into_iter().collect();
+    largest.sort_by_key(|(_, samples)| Reverse(*samples));
+    let named = |(name, samples): &(&str, u64)| format!("{name} {:.2} %", percent(*samples));
+    let names: Vec<String> = largest.iter().take(CULPRITS_SHOWN_MAX).map(named).collect();
+    let (name, limit) = (what.name(), 100.0 * what.share_max());
+    let text =
+        format!("{name} in {:.2} % of all samples (at most {limit} %) {}", percent(found), names.join(", "));
+    (percent(found) / 100.0, text.trim_end().to_owned())
 }
 
 fn table(stacks: &Stacks) -> Table {
@@ -128,10 +142,10 @@ mod tests {
         assert_eq!(findings(&format!("{path};node::Node::handle 900\nv-control;mi_malloc 100\n")), [""; 0]);
         assert_eq!(
             findings(&format!("{path};node::Node::handle 900\n{path};server::SingleUse::open;bind 100\n")),
-            [format!(
-                "FORBIDDEN where requests are worked on: socket set-up in 10.00 % of all samples, as in\n  \
-                 100 {path};server::SingleUse::open;bind"
-            )]
+            [
+                "FORBIDDEN where requests are worked on: socket set-up in 10.00 % of all samples (at most 0 %) \
+              server::Runner::run_batch 10.00 %"
+            ]
         );
         let wrong = findings("v-listener;x 90\nv-listener;[unknown] 10\n");
         assert!(wrong[0].starts_with("TOO FEW SAMPLES: 0 of 100"));

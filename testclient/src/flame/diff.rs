@@ -159,12 +159,15 @@ fn row(name: &str, before: &Side, after: &Side, old: u64, new: u64) -> Vec<Strin
     ]
 }
 
+/// From the shares of all samples where they are known: the stacks in files are cut.
 fn group_table(before: &Side, after: &Side) -> Table {
     let headings = [&["group"], &HEADINGS[1..]].concat();
     let mut table = Table::new(&headings, 1);
-    let samples = |side: &Side, group| {
-        let of_group = side.stacks.iter().filter(|(frames, _)| groups::group_of(frames) == group);
-        of_group.map(|(_, samples)| samples).sum::<u64>()
+    let samples = |side: &Side, group: groups::Group| {
+        let known = side.meta.sampling.groups.iter().find(|(name, _)| name == group.name());
+        let share = known.map(|(_, share)| *share);
+        let share = share.unwrap_or_else(|| side.stacks.share(|frames| groups::group_of(frames) == group));
+        (share * side.stacks.samples() as f64).round() as u64
     };
     for group in groups::Group::ALL {
         table.row(row(group.name(), before, after, samples(before, group), samples(after, group)));

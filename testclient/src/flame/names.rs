@@ -33,6 +33,51 @@ const MACHINERY: &[&str] = &[
     "server::start_data_plane",
 ];
 
+/// Parts of the standard library that are inlined everywhere, and only say how a loop is written or
+/// that a value is wrapped.
+const GLUE: &[&str] = &[
+    "core::array",
+    "core::cell",
+    "core::cmp",
+    "core::convert",
+    "core::hint",
+    "core::intrinsics",
+    "core::iter",
+    "core::mem",
+    "core::num",
+    "core::ops",
+    "core::option",
+    "core::pin",
+    "core::ptr",
+    "core::result",
+    "core::slice",
+    "core::str",
+    "core::sync",
+    "core::time",
+    "core::net",
+    "core::ub_checks",
+    "core::hash",
+    "core::clone",
+    "core::default",
+    "core::alloc",
+    "core::borrow",
+    "core::bool",
+    "core::task",
+    "core::any",
+    "core::marker",
+    "alloc::sync",
+    "alloc::rc",
+    "alloc::slice",
+    "alloc::vec",
+    "alloc::borrow",
+    "alloc::string",
+    "std::io::error",
+    "std::sync",
+    "std::time",
+    "std::net",
+    "std::cell",
+];
+
 /// Kernel frames on the way in and out of it.
 const KERNEL_MACHINERY: &[&str] =
     &["entry_SYSCALL", "do_syscall", "x64_sys_call", "asm_", "___", "ret_from_fork", "__do_sys", "__se_sys"];
@@ -56,8 +101,18 @@ pub fn shorten(name: &str) -> Option<String> {
     (!short.is_empty() && !is_machinery(&short)).then_some(short)
 }
 
-/// Whether a name is one of them, or begins with one that is a path.
+/// Whether a name says nothing: one of the above, or below one that is a path.
 fn is_machinery(short: &str) -> bool {
+    let (first, rest) = short.split_once("::").unwrap_or((short, ""));
+    // A method of a type parameter or of a slice.
+    if !rest.is_empty()
+        && (first.starts_with('[') || (first.len() == 1 && first.starts_with(char::is_uppercase)))
+    {
+        return true;
+    }
+    if GLUE.iter().any(|start| short.strip_prefix(start).is_some_and(|rest| rest.starts_with("::"))) {
+        return true;
+    }
     MACHINERY.iter().any(|start| {
         let is_path = start.contains("::") || start.starts_with("__");
         short.strip_prefix(start).is_some_and(|rest| is_path || rest.is_empty())
@@ -82,7 +137,7 @@ pub fn shorten_library(name: &str, library: &str) -> Option<String> {
         // Named after the library, it is still unknown what it does there.
         return Some(format!("{UNKNOWN}_{library}"));
     }
-    shorten(name.trim_start_matches("__GI_").trim_start_matches('_'))
+    shorten(name.trim_start_matches("__GI_").trim_start_matches('_').trim_start_matches("libc_"))
 }
 
 /// Module, type and function: the first and the last two of the path.
@@ -180,8 +235,8 @@ mod tests {
             "alloc::collections::btree::map::BTreeMap<K,V,A>::insert",
             "alloc::collections::btree::map::BTreeMap::insert",
         );
-        check("<&mut F as core::iter::Iterator>::next", "F::next");
-        check("core::slice::<impl [T; 3]>::fill", "[T__3]::fill");
+        check("core::fmt::write", "core::fmt::write");
+        check("x::<impl Wrapped<[T; 3]>>::fill", "Wrapped::fill");
         check("<fn(A) -> B as x::Y<Z>>::f", "fn(A)_->_B::f");
         check("", "[unknown]");
     }
@@ -197,6 +252,10 @@ mod tests {
             "start_thread",
             "violet::server::spawn::{{closure}}",
             "main",
+            "core::iter::adapters::map::Map<A, B>::fold",
+            "core::slice::iter::Iter<T>::next",
+            "core::slice::<impl [T]>::fill",
+            "<&mut F as core::iter::Iterator>::next",
         ] {
             assert_eq!(shorten(name), None, "{name}");
         }
@@ -205,6 +264,7 @@ mod tests {
         assert_eq!(shorten_kernel("__x64_sys_sendmmsg").as_deref(), Some("sys_sendmmsg_[k]"));
         assert_eq!(shorten_kernel("finish_task_switch.isra.0").as_deref(), Some("finish_task_switch_[k]"));
         assert_eq!(shorten_library("__sendmmsg", "/lib/libc.so.6").as_deref(), Some("sendmmsg"));
+        assert_eq!(shorten_library("__libc_sendto", "/lib/libc.so.6").as_deref(), Some("sendto"));
         assert_eq!(shorten_library("[unknown]", "/lib/libc.so.6").as_deref(), Some("[unknown]_libc.so.6"));
     }
 }

@@ -1,8 +1,10 @@
 //! Taking samples of the nodes: with `perf`, which sees the kernel too, or with the nodes' own profiler.
 //!
-//! `perf record` samples all nodes at once by a timer and walks frame pointers, which violet is built
-//! with. What the compiler has inlined is found in the binary's line tables. Where `perf` is missing or
-//! not allowed, every node is asked for its own profile (`/profile` of its admin server), which shows no
+//! `perf record` samples the whole machine by a timer and walks frame pointers, which violet is built
+//! with; what is not of the nodes is left out afterwards. (Told to follow single processes, it does its
+//! work at every switch between threads, which made nodes 30 % slower here; this way it costs nothing
+//! that can be measured.) What the compiler has inlined is found in the binary's debug information.
+//! Where `perf` is missing or may not do that, every node is asked for its own profile (`/profile` of its admin server), which shows no
 //! kernel frames: a system call is one frame of the C library.
 
 use std::collections::HashMap;
@@ -14,6 +16,7 @@ use std::time::Duration;
 
 use addr2line::Loader;
 use clap::ValueEnum;
+use object::{Object, ObjectSegment};
 
 use super::names::{self, UNKNOWN};
 use super::stacks::Stacks;
@@ -59,7 +62,19 @@ impl Sampler {
 /// Why perf cannot sample here, in one sentence.
 fn perf_obstacle() -> Option<String> {
     let tried = Command::new("perf")
-        .args(["record", "-q", "-e", "cpu-clock", "--call-graph", "fp", "-o", "/dev/null", "--", "true"])
+        .args([
+            "record",
+            "-q",
+            "-a",
+            "-e",
+            "cpu-clock",
+            "--call-graph",
+            "fp",
+            "-o",
+            "/dev/null",
+            "--",
+            "true",
+        ])
         .output();
     match tried {
         Err(error) => Some(format!("perf cannot be run: {error}")),
@@ -121,7 +136,7 @@ impl Recording {
                 let _ = std::fs::remove_file(path);
                 let binary = std::fs::canonicalize(target.binary)
                     .map_err(|error| format!("cannot find {}: {error}", target.binary.display()))?;
-                Ok(Script::new(&binary)?.read(&text))
+                Ok(Script::new(&binary, target.pids)?.read(&text))
             }
             Self::Pprof(parts) => parts.iter().try_fold(Stacks::default(), |mut all, part| {
                 all.add_all(shortened(part)?);
@@ -133,11 +148,9 @@ impl Recording {
 
 fn record_with_perf(target: &Target<'_>) -> Result<PathBuf, String> {
     let path = target.directory.join("perf.data");
-    let pids: Vec<String> = target.pids.iter().map(u32::to_string).collect();
     let mut perf = Command::new("perf");
-    perf.args(["record", "-q", "-e", "cpu-clock", "--call-graph", "fp", "-F", &target.hz.to_string()]);
-    perf.args(["-p", &pids.join(","), "-o"]).arg(&path);
-    perf.args(["--", "sleep", &target.seconds.to_string()]);
+    perf.args(["record", "-q", "-a", "-e", "cpu-clock", "--call-graph", "fp", "-F", &target.hz.to_string()]);
+    perf.arg("-o").arg(&path).args(["--", "sleep", &target.seconds.to_string()]);
     text_of("perf record", perf.stdin(Stdio::null()).output())?;
     Ok(path)
 }
@@ -157,16 +170,19 @@ fn first_line(bytes: &[u8]) -> String {
 
 /// Reads what `perf script` prints.
 struct Script<'a> {
+    pids: &'a [u32],
     binary: &'a Path,
     loader: Loader,
+    code: CodeSegment,
     /// Names at an address of the binary, outermost first; most addresses come often.
     known: HashMap<u64, Vec<String>>,
 }
 
 impl<'a> Script<'a> {
-    fn new(binary: &'a Path) -> Result<Self, String> {
+    fn new(binary: &'a Path, pids: &'a [u32]) -> Result<Self, String> {
         let loader = Loader::new(binary).map_err(|error| format!("{}: {error}", binary.display()))?;
-        Ok(Self { binary, loader, known: HashMap::new() })
+        let code = CodeSegment::of(binary)?;
+        Ok(Self { pids, binary, loader, code, known: HashMap::new() })
     }
 
     /// Samples are paragraphs: a line `thread pid`, then one line a frame, innermost first.
@@ -174,8 +190,11 @@ impl<'a> Script<'a> {
         let mut stacks = Stacks::default();
         for sample in text.split("\n\n") {
             let mut lines = sample.lines().filter(|line| !line.is_empty());
-            let thread = lines.next().and_then(|line| line.trim().rsplit_once(char::is_whitespace));
-            let Some((thread, _)) = thread else { continue };
+            let head = lines.next().and_then(|line| line.trim().rsplit_once(char::is_whitespace));
+            let Some((thread, pid)) = head else { continue };
+            if !pid.parse().is_ok_and(|pid| self.pids.contains(&pid)) {
+                continue;
+            }
             let mut stack = Vec::new();
             for (depth, line) in lines.enumerate() {
                 self.push_frames(line, depth == 0, &mut stack);
@@ -195,8 +214,8 @@ impl<'a> Script<'a> {
             stack.extend(names::shorten_kernel(name));
         } else if Path::new(object) == self.binary {
             // All but the innermost address are where the call returns to, behind the call itself.
-            let address = u64::from_str_radix(address, 16).unwrap_or(0);
-            let probe = if is_innermost { address } else { address.saturating_sub(1) };
+            let offset = u64::from_str_radix(address, 16).unwrap_or(0);
+            let probe = self.code.address_at(if is_innermost { offset } else { offset.saturating_sub(1) });
             stack.extend(self.names_at(probe, name).iter().rev().cloned());
         } else {
             stack.extend(names::shorten_library(name, object));
@@ -212,6 +231,34 @@ impl<'a> Script<'a> {
             }
             found.iter().filter_map(|name| names::shorten(name)).collect()
         })
+    }
+}
+
+/// How the part of a file that holds its code is placed in memory: perf names places by where they are
+/// in the file, debug information by their address.
+#[derive(Clone, Copy, Debug)]
+struct CodeSegment {
+    address: u64,
+    file_offset: u64,
+    bytes: u64,
+}
+
+impl CodeSegment {
+    fn of(binary: &Path) -> Result<Self, String> {
+        let cannot = |why: &dyn std::fmt::Display| format!("{}: {why}", binary.display());
+        let bytes = std::fs::read(binary).map_err(|error| cannot(&error))?;
+        let file = object::File::parse(&*bytes).map_err(|error| cannot(&error))?;
+        let entry = file.entry();
+        let holds_entry =
+            |part: &object::Segment<'_, '_>| (part.address()..part.address() + part.size()).contains(&entry);
+        let part = file.segments().find(holds_entry).ok_or_else(|| cannot(&"it has no code"))?;
+        let (file_offset, bytes) = part.file_range();
+        Ok(Self { address: part.address(), file_offset, bytes })
+    }
+
+    fn address_at(self, offset: u64) -> u64 {
+        let is_inside = (self.file_offset..self.file_offset + self.bytes).contains(&offset);
+        if is_inside { offset - self.file_offset + self.address } else { offset }
     }
 }
 
@@ -290,6 +337,7 @@ fn is_profilers_own(frame: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use object::ObjectSymbol;
 
     #[test]
     fn a_script_becomes_stacks() {
@@ -300,21 +348,32 @@ mod tests {
             \t          10b060 __recvmmsg (/usr/lib/x86_64-linux-gnu/libc.so.6)\n\
             \t          2dac2c violet::server::listener::Listener<P>::run (/elsewhere/violet)\n\
             \t           891f5 start_thread (/usr/lib/x86_64-linux-gnu/libc.so.6)\n\n\
-            a b 5\n\t 1 [unknown] ([unknown])\n\n";
-        let stacks = Script::new(&binary).expect("it is readable").read(text);
+            a b 5\n\t 1 [unknown] ([unknown])\n\nswapper 0\n\tff idle ([kernel.kallsyms])\n\n";
+        let stacks = Script::new(&binary, &[77, 5]).expect("it is readable").read(text);
         assert_eq!(
             stacks.text(),
             "a_b;[unknown]_[unknown] 1\nv-worker-1;server::Listener::run;recvmmsg;skb_attempt_defer_free_[k] 1\n"
         );
     }
 
+    #[inline(never)]
+    fn landmark() -> u64 {
+        std::hint::black_box(77)
+    }
+
     #[test]
-    fn functions_of_this_program_have_names_at_their_addresses() {
+    fn functions_of_this_program_have_names_at_their_places_in_its_file() {
         let binary = std::env::current_exe().expect("this test");
+        let bytes = std::fs::read(&binary).expect("it is readable");
+        let file = object::File::parse(&*bytes).expect("a program");
+        let is_it =
+            |symbol: &object::Symbol<'_, '_>| symbol.name().is_ok_and(|name| name.contains("landmark"));
+        let symbol = file.symbols().find(is_it).expect("it is there");
+        let code = CodeSegment::of(&binary).expect("it has code");
+        let offset = symbol.address() - code.address + code.file_offset;
         let loader = Loader::new(&binary).expect("it is readable");
-        let has_name = |address| inlined_names(&loader, address).is_some_and(|names| !names.is_empty());
-        let text = loader.get_section_range(b".text").expect("there is code");
-        assert!((text.begin..text.end).step_by(997).take(4_000).any(has_name));
+        let names = inlined_names(&loader, code.address_at(offset)).expect("names");
+        assert!(names[0].ends_with("sampler::tests::landmark"), "{names:?}, {}", landmark());
     }
 
     #[test]

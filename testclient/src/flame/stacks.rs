@@ -11,7 +11,7 @@ use std::path::Path;
 use super::names::UNKNOWN;
 
 /// Subtrees with fewer samples than one in this many are cut off.
-const SHARE_MIN_INVERSE: u64 = 1_000;
+const SHARE_MIN_INVERSE: u64 = 400;
 
 /// Samples by stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn what_is_too_small_to_see_is_cut_and_no_sample_is_lost() {
-        let stacks = Stacks::parse("t;a 4000\nt;a;b 2\nt;a;b;c 2\nt;a;d;e 2\nt;f;g 994\n").expect("stacks");
+        let stacks = Stacks::parse("t;a 1600\nt;a;b 2\nt;a;b;c 2\nt;a;d;e 2\nt;f;g 394\n").expect("stacks");
         let pruned = stacks.pruned();
-        assert_eq!(pruned.text(), "t;a 4006\nt;f;g 994\n");
+        assert_eq!(pruned.text(), "t;a 1606\nt;f;g 394\n");
         assert_eq!(pruned.samples(), stacks.samples());
     }
 }

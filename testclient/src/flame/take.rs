@@ -56,7 +56,7 @@ pub struct HowArguments {
     #[arg(long, default_value = "auto")]
     pub sampler: Sampler,
     /// Samples per second of processor time (the nodes' own profiler takes 250 at most).
-    #[arg(long, default_value_t = 499, value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    #[arg(long, default_value_t = 999, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub hz: u32,
     /// Requests a second; each episode has its own when not given.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
@@ -73,13 +73,13 @@ pub struct HowArguments {
 #[derive(Clone, Debug, Args)]
 pub struct TakeArguments {
     /// Both sides of this episode, by number or name, and what has changed.
-    #[arg(long, conflicts_with = "config", required_unless_present = "config")]
+    #[arg(long)]
     pub episode: Option<String>,
     /// One configuration of an episode, by name.
     #[arg(long)]
     pub config: Option<String>,
     /// Folder of the one configuration; its name when not given.
-    #[arg(long, requires = "config")]
+    #[arg(long)]
     pub name: Option<String>,
     /// Where the folders go.
     #[arg(long, default_value = "flamegraphs", value_name = "DIR")]
@@ -103,15 +103,20 @@ pub struct Profile {
 /// # Errors
 /// One sentence.
 pub fn run(arguments: &TakeArguments) -> Result<bool, String> {
-    if let Some(wanted) = &arguments.episode {
-        let (number, episode) = episodes::find(wanted)?;
-        take_episode(number, episode, &arguments.how, &arguments.out)?;
-        super::index::write(&arguments.out)?;
-        return Ok(true);
-    }
-    let config = arguments.config.as_deref().unwrap_or_default();
+    let config = match (&arguments.episode, &arguments.config) {
+        (Some(wanted), None) => {
+            if arguments.name.is_some() {
+                return Err("--name: an episode names its folders itself".into());
+            }
+            let (number, episode) = episodes::find(wanted)?;
+            take_episode(number, episode, &arguments.how, &arguments.out)?;
+            return super::index::write(&arguments.out).map(|()| true);
+        }
+        (None, Some(config)) => config,
+        _ => return Err("name either an episode or a configuration; 'flame list' shows what there is".into()),
+    };
     let (episode, side) = episodes::find_config(config)?;
-    let name = arguments.name.as_deref().unwrap_or(config);
+    let name = arguments.name.as_ref().unwrap_or(config);
     if name.is_empty() || name.contains(['/', '.']) {
         return Err(format!("--name '{name}': must be the name of a folder, without '/' and '.'"));
     }

@@ -3,6 +3,7 @@
 
 mod check;
 mod endure;
+mod flame;
 mod grid;
 mod process;
 mod reference;
