@@ -163,8 +163,8 @@ fn plain_path(name: &str) -> String {
     if open == 0 {
         return plain_path(type_of(inside)) + &rest;
     }
-    if inside.starts_with("impl ") {
-        return plain_path(type_of(&inside["impl ".len()..])) + &rest;
+    if let Some(implemented) = inside.strip_prefix("impl ") {
+        return plain_path(type_of(implemented)) + &rest;
     }
     name[..open].trim_end_matches("::").to_owned() + &rest
 }
