@@ -6,6 +6,7 @@
 //! an exit status: 0 all well, 1 something failed, 2 wrong usage.
 
 mod batch;
+mod bench;
 mod check_command;
 mod cluster;
 mod craft;
@@ -38,6 +39,8 @@ fn main() -> ExitCode {
         Command::Grid(arguments) => grid_command::run(&arguments),
         Command::Endure(arguments) => endure::run(&arguments),
         Command::Flame(arguments) => flame::run(&arguments),
+        Command::Bench(arguments) => bench::run(&arguments),
+        Command::BenchEcho(arguments) => bench::echo(&arguments),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

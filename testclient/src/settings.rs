@@ -32,6 +32,12 @@ pub enum Command {
     Endure(EndureArguments),
     /// Takes flame graphs of violet nodes under a constant load, and compares them.
     Flame(crate::flame::FlameArguments),
+    /// Measures one Violet node beside an echo server, memcached and Redis, all started here, and judges the
+    /// ratios.
+    Bench(crate::bench::BenchArguments),
+    /// The echo server that is measured.
+    #[command(hide = true)]
+    BenchEcho(crate::bench::EchoArguments),
 }
 
 /// What every command takes.
