@@ -20,14 +20,14 @@ VIOLET := $(BIN)/violet
 TEST   := $(BIN)/violet-testclient
 ENDURE = $(TEST) endure --violet $(VIOLET) --port $(ENDURE_PORT) --dir $(DIR)/endure $(ENDURE_OPTIONS)
 INSTRUCTIONS = $(CARGO) bench --package violet --locked --bench instructions
+BENCH = $(TEST) bench --violet $(VIOLET) --dir $(DIR)/bench --json $(DIR)/bench.json --markdown $(DIR)/bench.md $(BENCH_OPTIONS)
+FLAME_RUN = --port $(FLAME_PORT) --dir $(DIR)/flame $(FLAME_OPTIONS)
+FLAME_HOW = --violet $(VIOLET) --seconds $(FLAME_SECONDS) $(FLAME_RUN)
 CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
 
 .DEFAULT_GOAL := help
-.PHONY: run test cluster check grid faults capacity overload endure endure-all endure-list sim swarm instructions lookups \
-  flamegraph flamegraph-all flamegraph-diff flamegraph-index flamegraph-list flamegraph-check build fmt lint help clean
-FLAME_RUN = --port $(FLAME_PORT) --dir $(DIR)/flame $(FLAME_OPTIONS)
-FLAME_HOW = --violet $(VIOLET) --seconds $(FLAME_SECONDS) $(FLAME_RUN)
-
+.PHONY: run test cluster check grid faults capacity overload bench bench-quick endure endure-all endure-list sim swarm instructions \
+  lookups flamegraph flamegraph-all flamegraph-diff flamegraph-index flamegraph-list flamegraph-check build fmt lint help clean
 
 run: build ## Build, start NODES nodes, run conformance check and the S/R grid (SECONDS a cell), report, stop
 	$(CLUSTER) -- sh -c '$(TEST) check --json $(DIR)/check.json; checked=$$?; \
@@ -73,6 +73,12 @@ endure-all: build ## All fault scenarios, one after the other: 10 to 30 minutes;
 
 endure-list: build ## What the scenarios are
 	$(TEST) endure --list
+
+bench: build ## Ratios against an echo server, memcached and Redis: 20 minutes, processors best left alone; tables in DIR/bench.md
+	$(BENCH)
+
+bench-quick: build ## The same in 3 minutes, too short to decide anything close
+	$(BENCH) --quick
 
 sim: build ## Simulate SEEDS seeds
 	$(VIOLET) sim --seeds $(SEEDS)

@@ -15,7 +15,7 @@ use super::load::{Mix, Stream, Tally};
 use super::ping::Ping;
 use super::plan::{Cell, KEYS, SOCKETS, Shape};
 use super::probe::{self, Between, Snapshot};
-use super::processors::{self, Processors};
+use super::processors::{self, Pinning, Processors};
 use super::redis::Pipeline;
 use super::sockets::Packing;
 use super::subjects::Running;
@@ -23,6 +23,8 @@ use crate::machine;
 
 /// From this share of its processor on, the generator of a closed load is taken for the limit.
 const GENERATOR_SHARE_MAX: f64 = 0.95;
+/// ... unless the server uses this share of its own.
+const SERVER_SHARE_MIN: f64 = 0.95;
 /// From this shortfall on, the generator of an open load did not keep up.
 const SENT_SHARE_MIN: f64 = 0.98;
 /// Cores that others may use before a sample is marked.
@@ -213,7 +215,7 @@ impl Bench {
         let run = self.run(stream.as_mut(), server);
         let (measured, between) = run.map_err(|error| named(error.to_string()))?;
         processors::pin_this_thread(&self.processors.all).map_err(named)?;
-        Ok(self.judge(cell, round, offered, stream.tally(), &measured, &between))
+        Ok(self.judge(cell, round, offered, &measured, &between))
     }
 
     fn run(&self, stream: &mut dyn Stream, server: &Running) -> std::io::Result<(Measured, Between)> {
@@ -246,7 +248,6 @@ impl Bench {
         cell: &Cell,
         round: usize,
         offered: Option<f64>,
-        _drained: &Tally,
         measured: &Measured,
         between: &Between,
     ) -> Sample {
@@ -262,7 +263,14 @@ impl Bench {
         let sent_per_second = per_second(tally.sent);
         let is_generator_limited = match offered {
             Some(rate) => sent_per_second < rate * SENT_SHARE_MIN,
-            None => cell.shape != Shape::Ping && GENERATOR_SHARE_MAX < generator_share,
+            // A generator that is busy beside a server that is busy only answers each reply at once.
+            None => {
+                let server_share =
+                    server_seconds / seconds / self.processors.of_server(cell.pinning).len() as f64;
+                cell.pinning == Pinning::Apart
+                    && GENERATOR_SHARE_MAX < generator_share
+                    && server_share < SERVER_SHARE_MIN
+            }
         };
         Sample {
             cell: cell.id(),

@@ -12,6 +12,7 @@ mod codec;
 mod contents;
 mod echo;
 mod generator;
+mod judge;
 mod load;
 mod measure;
 mod memcached;
@@ -22,9 +23,13 @@ mod processors;
 mod redis;
 mod rounds;
 mod sockets;
+mod statistics;
 mod subjects;
+mod tables;
 
 pub use arguments::{BenchArguments, EchoArguments};
+
+use crate::report::write_json;
 
 /// Runs the echo server until the process that started it is gone.
 ///
@@ -46,30 +51,16 @@ pub fn run(arguments: &BenchArguments) -> Result<bool, String> {
         return Ok(true);
     }
     let run = rounds::run(arguments)?;
-    for s in &run.samples {
-        println!(
-            "{:2} {:45} {:9.0}/s sent {:9.0} cpu {:6.3} cores {:4.2} gen {:4.2}{} p50 {:7.1} p99 {:7.1} p999 {:7.1} lost {} wrong {} ref {} stray {} drops {}/{} others {:4.2} steal {:4.2} late {:?}",
-            s.round,
-            s.cell,
-            s.answered_per_second,
-            s.sent_per_second,
-            s.server_cpu_us_per_request,
-            s.server_cores,
-            s.generator_share,
-            if s.is_generator_limited { "!" } else { " " },
-            s.latency_us.p50,
-            s.latency_us.p99,
-            s.latency_us.p999,
-            s.lost,
-            s.wrong,
-            s.refused,
-            s.stray,
-            s.server_drops,
-            s.client_drops,
-            s.others_cores,
-            s.steal_share,
-            s.lateness_p99_us
-        );
+    let machine = probe::Machine::look();
+    let goals: Vec<judge::Judged> =
+        judge::goals().iter().map(|goal| judge::judge(&run.samples, goal)).collect();
+    let page = tables::markdown(&run, &machine, &goals);
+    println!("{page}");
+    if let Some(path) = &arguments.markdown {
+        std::fs::write(path, &page).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
     }
-    Ok(true)
+    if let Some(path) = &arguments.json {
+        write_json(path, &tables::Record::new(&run, machine, &goals))?;
+    }
+    Ok(run.samples.iter().all(|sample| sample.wrong == 0))
 }

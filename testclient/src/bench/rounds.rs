@@ -31,8 +31,6 @@ const WARM_UP_DIVISOR: u32 = 6;
 /// Everything that was seen.
 #[derive(Debug)]
 pub struct Run {
-    /// What was chosen.
-    pub choice: Choice,
     /// The cells, in order.
     pub cells: Vec<Cell>,
     /// The samples.
@@ -106,7 +104,6 @@ pub fn run(arguments: &BenchArguments) -> Result<Run, String> {
         return Err("nothing to measure: these groups have no cell at these value sizes".to_owned());
     }
     Ok(Run {
-        choice,
         cells,
         processors,
         seed,
