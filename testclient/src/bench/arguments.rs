@@ -25,6 +25,10 @@ pub struct BenchArguments {
     /// How long a sample is measured, in milliseconds; 850 if not given, 300 with --quick.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(50..=60_000))]
     pub sample_ms: Option<u64>,
+    /// Requests under way in closed loops, instead of what fits each value size. Servers with a small
+    /// receive buffer may then lose some.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=16_384))]
+    pub window: Option<u32>,
     /// The violet binary; the one beside this program when not given.
     #[arg(long, value_name = "FILE")]
     pub violet: Option<PathBuf>,

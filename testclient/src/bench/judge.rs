@@ -161,24 +161,7 @@ fn paired(samples: &[Sample], goal: &Goal) -> (Option<Estimate>, bool) {
 /// Judges one goal.
 pub fn judge(samples: &[Sample], goal: &Goal) -> Judged {
     let (ratio, is_quiet) = paired(samples, goal);
-    let mut notes = Vec::new();
-    if ratio.is_some() && !is_quiet {
-        notes.push("others were busy in too many rounds to leave those out".to_owned());
-    }
-    if ratio.is_some_and(|ratio| !ratio.is_sure()) {
-        notes.push("too few rounds to decide".to_owned());
-    }
-    for cell in [&goal.cell, &goal.by] {
-        let of_cell = || samples.iter().filter(|sample| sample.cell == *cell);
-        let limited = of_cell().filter(|sample| sample.is_generator_limited).count();
-        if 0 < limited {
-            notes.push(format!("{cell}: generator-limited in {limited} of {} rounds", of_cell().count()));
-        }
-        let lost: u64 = of_cell().map(|sample| sample.lost).sum();
-        if 0 < lost && !cell.starts_with(Group::Overload.name()) {
-            notes.push(format!("{cell}: {lost} requests lost"));
-        }
-    }
+    let notes = if ratio.is_some() { notes(samples, goal, is_quiet) } else { Vec::new() };
     Judged {
         what: goal.what.clone(),
         cells: [goal.cell.clone(), goal.by.clone()],
@@ -190,6 +173,26 @@ pub fn judge(samples: &[Sample], goal: &Goal) -> Judged {
         moonshot_verdict: Verdict::of(ratio.as_ref(), goal.wanted, goal.moonshot),
         notes,
     }
+}
+
+/// What must be known to read a ratio, in few words each.
+fn notes(samples: &[Sample], goal: &Goal, is_quiet: bool) -> Vec<String> {
+    let mut notes = Vec::new();
+    if !is_quiet {
+        notes.push("others busy".to_owned());
+    }
+    for (cell, place) in [(&goal.cell, "first"), (&goal.by, "second")] {
+        let of_cell = || samples.iter().filter(|sample| sample.cell == *cell);
+        let limited = of_cell().filter(|sample| sample.is_generator_limited).count();
+        if 0 < limited {
+            notes.push(format!("generator-limited: {place}, {limited} of {}", of_cell().count()));
+        }
+        let lost: u64 = of_cell().map(|sample| sample.lost).sum();
+        if 0 < lost && !cell.starts_with(Group::Overload.name()) {
+            notes.push(format!("{lost} lost: {place}"));
+        }
+    }
+    notes
 }
 
 /// Who is fastest of the cells of one group and value size; a sentence.
@@ -226,7 +229,9 @@ pub fn goals() -> Vec<Goal> {
         for (value_bytes, least, moonshot) in
             [(100, at_100, moonshot_at_100), (1_000, 1.6, 2.5), (10_000, 1.6, 2.5)]
         {
-            let of = |target| id(Group::Saturation, value_bytes, target, None);
+            // Nobody's buffer may overflow.
+            let group = if value_bytes <= 100 { Group::SmallWindow } else { Group::Saturation };
+            let of = |target| id(group, value_bytes, target, None);
             let what = format!("{layout} / memcached UDP, {value_bytes} B");
             rate(&what, of(target), of(Target::MEMCACHED), least, moonshot);
         }
@@ -271,40 +276,9 @@ fn id(group: Group, value_bytes: usize, target: Target, share: Option<f64>) -> S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::measure::Latency;
-
-    fn sample(cell: &str, round: usize, rate: f64) -> Sample {
-        Sample {
-            cell: cell.to_owned(),
-            round,
-            at_seconds: 0.0,
-            seconds: 1.0,
-            offered_per_second: None,
-            sent_per_second: rate,
-            answered_per_second: rate,
-            latency_us: Latency { p50: 1.0, p99: 1.0, p999: 1.0, max: 1.0 },
-            lateness_p99_us: None,
-            server_cpu_us_per_request: 1.0,
-            server_cores: 1.0,
-            generator_share: 0.5,
-            is_generator_limited: false,
-            lost: 0,
-            wrong: 0,
-            refused: 0,
-            stray: 0,
-            server_drops: 0,
-            client_drops: 0,
-            receive_buffer_errors: 0,
-            others_cores: 0.0,
-            steal_share: 0.0,
-            load_average: None,
-            is_disturbed: false,
-            client_receive_buffer_bytes: None,
-        }
-    }
 
     fn samples(cell: &str, rates: &[f64]) -> Vec<Sample> {
-        rates.iter().enumerate().map(|(index, &rate)| sample(cell, index + 1, rate)).collect()
+        rates.iter().enumerate().map(|(index, &rate)| Sample::example(cell, index + 1, rate)).collect()
     }
 
     fn goal(target: f64) -> Goal {
@@ -346,7 +320,7 @@ mod tests {
         assert_eq!(judge(&all, &goal(1.15)).verdict, Verdict::Missed);
         let few = [samples("a", &[2.0; 5]), samples("b", &[1.0; 5])].concat();
         let judged = judge(&few, &goal(1.0));
-        assert_eq!((judged.verdict, judged.notes.len()), (Verdict::Undecided, 1), "{judged:?}");
+        assert_eq!(judged.verdict, Verdict::Undecided, "too few rounds");
         assert_eq!(judge(&samples("a", &[1.0; 9]), &goal(1.0)).verdict, Verdict::NotMeasured);
     }
 
@@ -360,16 +334,24 @@ mod tests {
     #[test]
     fn disturbed_rounds_are_left_out_while_enough_remain() {
         let mut all = [samples("a", &[2.0; 9]), samples("b", &[1.0; 9])].concat();
-        for round in 0..3 {
-            all[round].answered_per_second = 0.1;
-            all[round].is_disturbed = true;
+        for sample in &mut all[..3] {
+            (sample.answered_per_second, sample.is_disturbed) = (0.1, true);
         }
         let judged = judge(&all, &goal(1.5));
         assert_eq!((judged.verdict, judged.ratio.unwrap().count), (Verdict::Reached, 6));
         all[3].is_disturbed = true;
         let judged = judge(&all, &goal(1.5));
         assert_eq!((judged.verdict, judged.ratio.unwrap().count), (Verdict::Undecided, 9));
-        assert!(judged.notes[0].starts_with("others were busy"), "{judged:?}");
+        assert_eq!(judged.notes, ["others busy"]);
+    }
+
+    #[test]
+    fn losses_and_a_generator_at_its_limit_are_noted() {
+        let mut all = [samples("a", &[2.0; 9]), samples("b", &[1.0; 9])].concat();
+        all[2].lost = 7;
+        all[9].is_generator_limited = true;
+        let judged = judge(&all, &goal(1.5));
+        assert_eq!(judged.notes, ["7 lost: first", "generator-limited: second, 1 of 9"]);
     }
 
     #[test]

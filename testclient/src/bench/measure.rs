@@ -13,7 +13,7 @@ use super::contents::Contents;
 use super::generator::{Generator, Load, Pace};
 use super::load::{Mix, Stream, Tally};
 use super::ping::Ping;
-use super::plan::{Cell, KEYS, SOCKETS, Shape};
+use super::plan::{self, Cell, KEYS, SOCKETS, Shape};
 use super::probe::{self, Between, Snapshot};
 use super::processors::{self, Pinning, Processors};
 use super::redis::Pipeline;
@@ -137,7 +137,7 @@ impl Bench {
     pub fn fill(&mut self, server: &Running, cell: &Cell) -> Result<(), String> {
         let contents = Contents::new(self.seed, cell.value_bytes);
         let mix = Mix::fill(KEYS);
-        let window = super::plan::window(cell.value_bytes);
+        let window = plan::window(cell.value_bytes, true);
         self.loads += 1;
         let filled = match cell.target.dialect {
             Some(dialect) => {
@@ -311,4 +311,38 @@ struct Measured {
     tally: Tally,
     /// From before warming up to after draining.
     whole: Duration,
+}
+
+#[cfg(test)]
+impl Sample {
+    /// A quiet sample with this rate, for tests of what is made of samples.
+    pub fn example(cell: &str, round: usize, rate: f64) -> Self {
+        Self {
+            cell: cell.to_owned(),
+            round,
+            at_seconds: 0.0,
+            seconds: 1.0,
+            offered_per_second: None,
+            sent_per_second: rate,
+            answered_per_second: rate,
+            latency_us: Latency { p50: 1.0, p99: 1.0, p999: 1.0, max: 1.0 },
+            lateness_p99_us: None,
+            server_cpu_us_per_request: 1.0,
+            server_cores: 1.0,
+            generator_share: 0.5,
+            is_generator_limited: false,
+            lost: 0,
+            wrong: 0,
+            refused: 0,
+            stray: 0,
+            server_drops: 0,
+            client_drops: 0,
+            receive_buffer_errors: 0,
+            others_cores: 0.0,
+            steal_share: 0.0,
+            load_average: None,
+            is_disturbed: false,
+            client_receive_buffer_bytes: None,
+        }
+    }
 }

@@ -55,12 +55,12 @@ pub fn run(arguments: &BenchArguments) -> Result<bool, String> {
     let goals: Vec<judge::Judged> =
         judge::goals().iter().map(|goal| judge::judge(&run.samples, goal)).collect();
     let page = tables::markdown(&run, &machine, &goals);
+    if let Some(path) = &arguments.json {
+        write_json(path, &tables::Record::new(&run, machine, &goals))?;
+    }
     println!("{page}");
     if let Some(path) = &arguments.markdown {
         std::fs::write(path, &page).map_err(|error| format!("cannot write {}: {error}", path.display()))?;
-    }
-    if let Some(path) = &arguments.json {
-        write_json(path, &tables::Record::new(&run, machine, &goals))?;
     }
     Ok(run.samples.iter().all(|sample| sample.wrong == 0))
 }

@@ -29,6 +29,8 @@ pub const OVERLOAD_FACTOR: f64 = 4.0;
 pub enum Group {
     /// A closed loop whose bursts are packed, half GETs.
     Saturation,
+    /// The same with a window that fits the default receive buffer of a server that asks for no other.
+    SmallWindow,
     /// The same with 95 % GETs.
     MostlyGet,
     /// The same as the first, with a generator that sends every request as a message of its own.
@@ -45,8 +47,9 @@ pub enum Group {
 
 impl Group {
     /// All of them, in the order of a round.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Saturation,
+        Self::SmallWindow,
         Self::MostlyGet,
         Self::PlainClient,
         Self::OpenLoop,
@@ -59,6 +62,7 @@ impl Group {
     pub fn name(self) -> &'static str {
         match self {
             Self::Saturation => "saturation",
+            Self::SmallWindow => "small-window",
             Self::MostlyGet => "mostly-get",
             Self::PlainClient => "plain-client",
             Self::OpenLoop => "open-loop",
@@ -71,16 +75,18 @@ impl Group {
     /// What it is, in a line.
     pub fn describe(self) -> &'static str {
         match self {
-            Self::Saturation => "closed loop, bursts packed (UDP_SEGMENT), 50 % GET, all value sizes",
-            Self::MostlyGet => "the same with 95 % GET",
+            Self::Saturation => "closed loop, bursts packed (UDP_SEGMENT), 50 % GET",
+            Self::SmallWindow => "the same with a window that no default receive buffer loses, up to 100 B",
+            Self::MostlyGet => "closed loop with such a window, bursts packed, 95 % GET",
             Self::PlainClient => "the same, 50 % GET, every request a message of its own, 100 B",
             Self::OpenLoop => "open loop at 50, 80 and 95 % of each server's saturated rate, 50 % GET",
             Self::Unloaded => "one request at a time, everything on one processor, 100 B",
-            Self::Overload => "open loop at four times the saturated rate, 100 B",
+            Self::Overload => "open loop at four times the saturated rate, answers within 250 ms, 100 B",
             Self::Workers => "closed loop, Violet with 1 and 4 workers, all processors free, 100 B",
         }
     }
 
+    /// Whether its rates are shares of what saturates.
     fn needs_rate(self) -> bool {
         matches!(self, Self::OpenLoop | Self::Overload)
     }
@@ -184,13 +190,30 @@ impl Cell {
     }
 }
 
-/// The window at a value size: as many as fit the default receive buffer of a server that does not ask for
-/// a larger one (92 of 1 KB, 12 of 10 KB). At 100 bytes that is 256, which can just overflow; 192 cannot.
-pub fn window(value_bytes: usize) -> usize {
-    match value_bytes {
-        ..=100 => 128,
-        ..=1_000 => 64,
+/// The window at a value size. A small one fits the default receive buffer of a server that does not ask for
+/// more (166 datagrams of 100 bytes as they come out of a packed burst, 92 of 1 KB, 12 of 10 KB); for larger values there is no other.
+pub fn window(value_bytes: usize, is_small: bool) -> usize {
+    match (value_bytes, is_small) {
+        (..=100, false) => 256,
+        (..=100, true) => 128,
+        (..=1_000, _) => 64,
         _ => 8,
+    }
+}
+
+impl Cell {
+    /// Whether it tells what saturates its server.
+    pub fn tells_rate(&self) -> bool {
+        let needs_small_window = self.target == Target::MEMCACHED;
+        self.group == Group::Saturation || (self.group == Group::SmallWindow && needs_small_window)
+    }
+
+    /// The same cell with another window, if it has one.
+    pub fn with_window(self, window: Option<usize>) -> Self {
+        match (self.shape, window) {
+            (Shape::Closed { .. }, Some(window)) => Self { shape: Shape::Closed { window }, ..self },
+            (Shape::Closed { .. } | Shape::Open { .. } | Shape::Ping, _) => self,
+        }
     }
 }
 
@@ -201,13 +224,16 @@ pub fn block(value_bytes: usize) -> Vec<Cell> {
 
 fn cells(group: Group, value_bytes: usize) -> Vec<Cell> {
     let is_main = value_bytes == MAIN_VALUE_BYTES;
+    let is_small = matches!(group, Group::SmallWindow | Group::MostlyGet | Group::PlainClient);
+    let has_small_window = window(value_bytes, true) < window(value_bytes, false);
+    let violet = [Target::ECHO, Target::RAW, Target::PROTOBUF];
     let peers = [Target::ECHO, Target::RAW, Target::PROTOBUF, Target::MEMCACHED];
     let cell = |target: Target| Cell {
         group,
         target,
         value_bytes,
         get_percent: 50,
-        shape: Shape::Closed { window: window(value_bytes) },
+        shape: Shape::Closed { window: window(value_bytes, is_small) },
         packing: Packing::Segments,
         pinning: Pinning::Apart,
     };
@@ -215,9 +241,13 @@ fn cells(group: Group, value_bytes: usize) -> Vec<Cell> {
     let with_redis = [&peers[..], &[Target::REDIS]].concat();
     match group {
         Group::Saturation if is_main => {
-            all(&[&with_redis[..], &[Target::RAW_SINGLE, Target::PROTOBUF_SINGLE]].concat())
+            let singly = [Target::REDIS, Target::RAW_SINGLE, Target::PROTOBUF_SINGLE];
+            all(&[&violet[..], &singly].concat())
         }
+        Group::Saturation if has_small_window => all(&[&violet[..], &[Target::REDIS]].concat()),
         Group::Saturation => all(&with_redis),
+        Group::SmallWindow if has_small_window => all(&peers),
+        Group::SmallWindow => Vec::new(),
         Group::MostlyGet => {
             all(&with_redis).into_iter().map(|cell| Cell { get_percent: 95, ..cell }).collect()
         }
@@ -281,9 +311,7 @@ impl Choice {
     /// ones that tell their rates.
     pub fn cells(&self, value_bytes: usize, is_present: impl Fn(Subject) -> bool) -> Vec<Cell> {
         let needs_rate = self.groups.iter().any(|group| group.needs_rate());
-        let is_chosen = |cell: &Cell| {
-            self.groups.contains(&cell.group) || (needs_rate && cell.group == Group::Saturation)
-        };
+        let is_chosen = |cell: &Cell| self.groups.contains(&cell.group) || (needs_rate && cell.tells_rate());
         let cells = block(value_bytes).into_iter();
         cells.filter(|cell| is_chosen(cell) && is_present(cell.target.subject)).collect()
     }
@@ -333,12 +361,12 @@ mod tests {
     #[test]
     fn open_loads_bring_the_closed_ones_they_depend_on() {
         let choice = Choice::parse(&["overload".to_owned()], &[]).unwrap();
-        let cells = choice.cells(100, |subject| subject != Subject::Memcached);
-        assert!(cells.iter().all(|cell| cell.target.subject != Subject::Memcached));
+        let without = choice.cells(100, |subject| subject != Subject::Memcached);
+        assert!(without.iter().all(|cell| cell.target.subject != Subject::Memcached));
+        let cells = choice.cells(100, |_| true);
+        assert!(without.len() < cells.len());
         for cell in cells.iter().filter(|cell| cell.group == Group::Overload) {
-            assert!(
-                cells.iter().any(|other| other.group == Group::Saturation && other.target == cell.target)
-            );
+            assert!(cells.iter().any(|other| other.tells_rate() && other.target == cell.target));
         }
         assert!(Choice::parse(&["unloaded".to_owned()], &[]).unwrap().cells(8, |_| true).is_empty());
     }

@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::arguments::BenchArguments;
 use super::measure::{Bench, Sample, Times};
-use super::plan::{self, Cell, Choice, Group, MAIN_VALUE_BYTES, Target};
+use super::plan::{self, Cell, Choice, MAIN_VALUE_BYTES, Target};
 use super::probe::LargePages;
 use super::processors::Processors;
 use super::subjects::{Recipe, Running, Subject, find_program};
@@ -93,7 +93,9 @@ pub fn run(arguments: &BenchArguments) -> Result<Run, String> {
     };
     let mut cells = Vec::new();
     for &value_bytes in &choice.value_sizes {
-        let block = choice.cells(value_bytes, |subject| present.contains(&subject));
+        let window = arguments.window.map(|window| window as usize);
+        let cells_chosen = choice.cells(value_bytes, |subject| present.contains(&subject)).into_iter();
+        let block: Vec<Cell> = cells_chosen.map(|cell| cell.with_window(window)).collect();
         if !block.is_empty() {
             runner.block(value_bytes, &block)?;
         }
@@ -176,7 +178,7 @@ impl Runner {
                 let server = find(&servers, cell.target.subject);
                 let rate = rates.get(&cell.target).map(|rates| middle(rates));
                 let sample = self.bench.sample(server, cell, round, rate)?;
-                if cell.group == Group::Saturation {
+                if cell.tells_rate() {
                     rates.entry(cell.target).or_default().push(sample.answered_per_second);
                 }
                 if 0 < round {

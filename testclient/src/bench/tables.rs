@@ -23,6 +23,27 @@ const LARGE_PAGES: (f64, f64) = (0.8, 1.0);
 const ELSEWHERE: &str = "Not measured here: fifteen nodes with three replicas (`make run`, `make grid`), \
                          instructions per request (callgrind), look-ups of preference lists.";
 
+/// What is said of each cell.
+const COLUMNS: [&str; 13] = [
+    "server",
+    "sent/s",
+    "answered/s",
+    "interval",
+    "CPU us",
+    "p50 us",
+    "p99 us",
+    "p99.9 us",
+    "lost",
+    "dropped",
+    "wrong",
+    "cores",
+    "generator",
+];
+
+/// What is said of each goal.
+const GOAL_COLUMNS: [&str; 9] =
+    ["what", "ratio", "interval", "rounds", "at least", "verdict", "moonshot", "verdict", "notes"];
+
 /// Everything that goes into the file.
 #[derive(Debug, Serialize)]
 pub struct Record<'a> {
@@ -141,38 +162,40 @@ fn setting(run: &Run, machine: &Machine) -> String {
 }
 
 fn goals_table(run: &Run, goals: &[Judged]) -> String {
-    let headings = ["what", "ratio", "interval", "rounds", "at least", "verdict", "moonshot", "verdict"];
-    let mut table = Table::new(&headings, 1);
-    let mut notes = Vec::new();
+    let mut table = Table::new(&GOAL_COLUMNS, 1);
     for goal in goals {
         let sign = if goal.larger_is_better { "" } else { "≤ " };
-        let mark = if goal.notes.is_empty() { String::new() } else { format!(" ({})", notes.len() + 1) };
-        if !goal.notes.is_empty() {
-            notes.push(format!("({}) {}", notes.len() + 1, goal.notes.join("; ")));
-        }
-        table.row(vec![
-            goal.what.clone() + &mark,
-            goal.ratio.map_or("-".to_owned(), |ratio| format!("{:.2}", ratio.median)),
-            goal.ratio.map_or("-".to_owned(), |ratio| format!("{:.2}..{:.2}", ratio.low, ratio.high)),
-            goal.ratio.map_or("-".to_owned(), |ratio| ratio.count.to_string()),
+        let ratio = |text: fn(Estimate) -> String| goal.ratio.map_or("-".to_owned(), text);
+        table.row(goal_row([
+            goal.what.clone(),
+            ratio(|ratio| format!("{:.2}", ratio.median)),
+            ratio(|ratio| format!("{:.2}..{:.2}", ratio.low, ratio.high)),
+            ratio(|ratio| ratio.count.to_string()),
             format!("{sign}{}", goal.target),
             goal.verdict.word().to_owned(),
             format!("{sign}{}", goal.moonshot),
             goal.moonshot_verdict.word().to_owned(),
-        ]);
+            goal.notes.join(", "),
+        ]));
     }
-    table.row(large_pages_row(run.large_pages));
-    let notes: String = notes.iter().map(|note| format!("\n\n{note}")).collect();
-    table.text() + &notes
+    table.row(goal_row(large_pages_row(run.large_pages)));
+    let rounds = goals.iter().filter_map(|goal| goal.ratio).map(|ratio| ratio.count).min();
+    let few = rounds.is_some_and(|rounds| rounds < 6);
+    table.text() + if few { "\n\nFewer than six rounds decide nothing." } else { "" }
+}
+
+/// A row that has as many cells as the table has columns.
+fn goal_row(row: [String; GOAL_COLUMNS.len()]) -> Vec<String> {
+    row.to_vec()
 }
 
 /// Large pages are counted once, so there is no interval to be sure of.
-fn large_pages_row(large_pages: Option<LargePages>) -> Vec<String> {
+fn large_pages_row(large_pages: Option<LargePages>) -> [String; GOAL_COLUMNS.len()] {
     let share = large_pages.and_then(LargePages::share);
     let exact = |share: f64| Estimate { median: share, low: share, high: share, coverage: 1.0, count: 1 };
     let verdict = |limit| Verdict::of(share.map(exact).as_ref(), Wanted::AtLeast, limit).word().to_owned();
     let or_dash = |text: Option<String>| text.unwrap_or("-".to_owned());
-    vec![
+    [
         "share of the value memory on large pages".to_owned(),
         or_dash(share.map(|share| format!("{share:.2}"))),
         "-".to_owned(),
@@ -181,6 +204,7 @@ fn large_pages_row(large_pages: Option<LargePages>) -> Vec<String> {
         verdict(LARGE_PAGES.0),
         LARGE_PAGES.1.to_string(),
         verdict(LARGE_PAGES.1),
+        String::new(),
     ]
 }
 
@@ -192,32 +216,18 @@ fn section(run: &Run, group: Group, value_bytes: usize) -> String {
         .copied()
         .filter(|cell| cell.group == group && cell.value_bytes == value_bytes)
         .collect();
-    let mut table = Table::new(
-        &[
-            "server",
-            "requests/s",
-            "interval",
-            "CPU us",
-            "p50 us",
-            "p99 us",
-            "p99.9 us",
-            "lost",
-            "dropped",
-            "wrong",
-            "cores",
-            "generator",
-        ],
-        1,
-    );
+    let mut table = Table::new(&COLUMNS, 1);
     for cell in &cells {
-        table.row(row(&run.samples, cell));
+        table.row(row(&run.samples, cell).to_vec());
     }
     let window = match cells[0].shape {
         Shape::Closed { window } => format!(", {window} requests under way"),
         Shape::Open { .. } | Shape::Ping => String::new(),
     };
     let winner = match group {
-        Group::Saturation | Group::MostlyGet | Group::PlainClient => judge::fastest(&run.samples, &cells),
+        Group::Saturation | Group::SmallWindow | Group::MostlyGet | Group::PlainClient => {
+            judge::fastest(&run.samples, &cells)
+        }
         Group::OpenLoop | Group::Unloaded | Group::Overload | Group::Workers => None,
     };
     let winner = winner.map_or(String::new(), |sentence| format!("\n{sentence}.\n"));
@@ -225,7 +235,7 @@ fn section(run: &Run, group: Group, value_bytes: usize) -> String {
     format!("\n## {}, {value_bytes} B\n\n{what}{window}\n\n{}\n{winner}", group.name(), table.text())
 }
 
-fn row(samples: &[Sample], cell: &Cell) -> Vec<String> {
+fn row(samples: &[Sample], cell: &Cell) -> [String; COLUMNS.len()] {
     let id = cell.id();
     let all = || samples.iter().filter(|sample| sample.cell == id);
     let median = |figure: fn(&Sample) -> f64| {
@@ -239,8 +249,9 @@ fn row(samples: &[Sample], cell: &Cell) -> Vec<String> {
     };
     let limited = all().filter(|sample| sample.is_generator_limited).count();
     let limited = if 0 < limited { format!(" limited in {limited}") } else { String::new() };
-    vec![
+    [
         cell.target.name() + &share,
+        format!("{:.0}", median(|sample| sample.sent_per_second)),
         rate.map_or("-".to_owned(), |rate| format!("{:.0}", rate.median)),
         rate.map_or("-".to_owned(), |rate| format!("{:.0}..{:.0}", rate.low, rate.high)),
         format!("{:.2}", median(|sample| sample.server_cpu_us_per_request)),
@@ -257,4 +268,85 @@ fn row(samples: &[Sample], cell: &Cell) -> Vec<String> {
 
 fn microseconds(us: f64) -> String {
     if us < 100.0 { format!("{us:.1}") } else { format!("{us:.0}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::measure::Times;
+    use super::super::plan::{MAIN_VALUE_BYTES, block};
+    use super::*;
+
+    /// A run in which every server answers alike, and as often in every round.
+    fn run(rounds: usize) -> Run {
+        let cells = block(MAIN_VALUE_BYTES);
+        let sample = |cell: &Cell, round| Sample::example(&cell.id(), round, 1_000.0);
+        let samples = (1..=rounds).flat_map(|round| cells.iter().map(move |cell| sample(cell, round)));
+        Run {
+            samples: samples.collect(),
+            cells,
+            processors: Processors { server: vec![1], client: vec![0], all: vec![0, 1] },
+            seed: 7,
+            rounds,
+            times: Times { warm_up: Duration::from_millis(1), measured: Duration::from_secs(1) },
+            skipped: vec!["redis-server is not installed: its rows are skipped".to_owned()],
+            commands: Vec::new(),
+            large_pages: Some(LargePages { advised_bytes: 4 << 20, large_bytes: 3 << 20 }),
+            took: Duration::from_secs(9),
+        }
+    }
+
+    fn machine() -> Machine {
+        Machine {
+            processor: "some processor".to_owned(),
+            processors: 2,
+            kernel: "6.1".to_owned(),
+            large_pages: "madvise".to_owned(),
+            commit: "abc".to_owned(),
+        }
+    }
+
+    fn judged(run: &Run) -> Vec<Judged> {
+        judge::goals().iter().map(|goal| judge::judge(&run.samples, goal)).collect()
+    }
+
+    #[test]
+    fn a_page_has_every_group_every_goal_and_what_was_skipped() {
+        let run = run(9);
+        let page = markdown(&run, &machine(), &judged(&run));
+        // As wide as a column may be.
+        let page = page.split_whitespace().collect::<Vec<_>>().join(" ");
+        for group in Group::ALL {
+            assert!(page.contains(&format!("## {}, 100 B", group.name())), "{page}");
+        }
+        for expected in [
+            "- redis-server is not installed: its rows are skipped",
+            "no winner: the intervals of echo and violet raw overlap",
+            "| 1.00 | 1.00..1.00 | 9 | 0.75 | reached | 0.9 | reached |",
+            "| 0.75 | - | 1 | 0.8 | missed | 1 | missed |",
+            "| not measured |",
+        ] {
+            assert!(page.contains(expected), "{expected} is not in {page}");
+        }
+    }
+
+    #[test]
+    fn few_rounds_decide_nothing_and_the_page_says_so() {
+        let run = run(3);
+        let page = markdown(&run, &machine(), &judged(&run));
+        assert!(page.contains("Fewer than six rounds decide nothing."), "{page}");
+        assert!(page.contains("no winner: too few rounds to name one"), "{page}");
+    }
+
+    #[test]
+    fn the_record_holds_every_sample_and_its_setting() {
+        let run = run(2);
+        let goals = judged(&run);
+        let record = serde_json::to_value(Record::new(&run, machine(), &goals)).unwrap();
+        assert_eq!(record["samples"].as_array().unwrap().len(), run.samples.len());
+        assert_eq!(record["cells"].as_array().unwrap().len(), run.cells.len());
+        assert_eq!((&record["preamble"]["seed"], &record["rounds"]), (&7.into(), &2.into()));
+        assert_eq!(record["cells"][0]["load"]["window"], 256);
+    }
 }
