@@ -74,6 +74,7 @@ pub fn run(arguments: &BenchArguments) -> Result<Run, String> {
     if !processors.are_apart() {
         skipped.push("there is one processor for both: generator and servers share it everywhere".to_owned());
     }
+    skipped.iter().for_each(|sentence| eprintln!("violet-testclient: {sentence}"));
     let (rounds, sample) = match arguments.quick {
         true => (ROUNDS_QUICK, SAMPLE_QUICK),
         false => (ROUNDS, SAMPLE),
