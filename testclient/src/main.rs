@@ -1,11 +1,13 @@
 //! A black-box test client for clusters that speak the course protocol: conformance stages,
-//! closed-loop load in the manner of the course's graders, and fault scenarios with processes of its own.
+//! closed-loop load in the manner of the course's graders, fault scenarios with processes of its own, and
+//! measurements beside other servers (Linux only).
 //!
-//! It knows nothing but the public protocol, so it can be pointed at any server; only the fault scenarios
-//! and the flame graphs start violet's binary. This file reads the command line and turns results into
-//! an exit status: 0 all well, 1 something failed, 2 wrong usage.
+//! It knows nothing but the public protocol, so it can be pointed at any server; only the fault
+//! scenarios, the flame graphs and the measurements start violet's binary. This file reads the command line and turns
+//! results into an exit status: 0 all well, 1 something failed, 2 wrong usage.
 
 mod batch;
+#[cfg(target_os = "linux")]
 mod bench;
 mod check_command;
 mod cluster;
@@ -39,7 +41,9 @@ fn main() -> ExitCode {
         Command::Grid(arguments) => grid_command::run(&arguments),
         Command::Endure(arguments) => endure::run(&arguments),
         Command::Flame(arguments) => flame::run(&arguments),
+        #[cfg(target_os = "linux")]
         Command::Bench(arguments) => bench::run(&arguments),
+        #[cfg(target_os = "linux")]
         Command::BenchEcho(arguments) => bench::echo(&arguments),
     };
     match result {

@@ -34,8 +34,10 @@ pub enum Command {
     Flame(crate::flame::FlameArguments),
     /// Measures one Violet node beside an echo server, memcached and Redis, all started here, and judges the
     /// ratios.
+    #[cfg(target_os = "linux")]
     Bench(crate::bench::BenchArguments),
     /// The echo server that is measured.
+    #[cfg(target_os = "linux")]
     #[command(hide = true)]
     BenchEcho(crate::bench::EchoArguments),
 }

@@ -39,7 +39,7 @@ pub struct BenchArguments {
     #[arg(long, default_value = ".violet/bench", value_name = "DIR")]
     pub dir: PathBuf,
     /// Port of the first server; five others follow.
-    #[arg(long, default_value_t = 26_410, value_parser = clap::value_parser!(u16).range(1..=65_530))]
+    #[arg(long, default_value_t = 28_410, value_parser = clap::value_parser!(u16).range(1..=65_530))]
     pub port: u16,
     /// Processors of the measured server, comma separated; chosen and printed when not given.
     #[arg(long, value_delimiter = ',', value_name = "CPUS")]

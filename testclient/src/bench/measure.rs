@@ -4,6 +4,7 @@
 //! measured time; everything else is read around it, since reading takes milliseconds. A sample says of itself when
 //! the generator was the limit and when others were busy. Deliberately not here: what samples mean together.
 
+use std::io;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
@@ -160,8 +161,8 @@ impl Bench {
             Pace::Closed { window } => window,
             Pace::Open { .. } => SOCKETS,
         };
-        let seed = self.seed.wrapping_add(u64::from(self.loads));
-        Load { server: server.address, sockets: SOCKETS.min(window), pace, packing, seed }
+        let sockets = SOCKETS.min(window);
+        Load { server: server.address, sockets, pace, packing, seed: self.draws() }
     }
 
     /// Takes a sample. `rate` is what saturates the server, for open loads.
@@ -178,8 +179,6 @@ impl Bench {
         let named = |error: String| format!("{}: {error}", cell.id());
         processors::pin_process(server.pid, self.processors.of_server(cell.pinning)).map_err(named)?;
         processors::pin_this_thread(self.processors.of_client(cell.pinning)).map_err(named)?;
-        let contents = Contents::new(self.seed, cell.value_bytes);
-        let mix = Mix::Random { keys: KEYS, get_percent: cell.get_percent };
         self.loads += 1;
         let offered = match cell.shape {
             Shape::Open { share } => {
@@ -187,38 +186,58 @@ impl Bench {
             }
             Shape::Closed { .. } | Shape::Ping => None,
         };
-        let seed = self.seed.wrapping_add(u64::from(self.loads));
+        let contents = Contents::new(self.seed, cell.value_bytes);
         let codec = cell.target.dialect.map(|dialect| Codec::new(dialect, contents.clone(), self.loads));
-        let stream: std::io::Result<Box<dyn Stream + '_>> = match (&codec, cell.shape) {
-            (Some(codec), Shape::Ping) => {
-                Ping::new(codec, mix, server.address, seed).map(|ping| Box::new(ping) as _)
-            }
-            (Some(codec), shape) => {
-                let pace = match (shape, offered) {
-                    (Shape::Closed { window }, _) => Pace::Closed { window },
-                    (_, offered) => Pace::Open { rate: offered.expect("an open shape has a rate") },
-                };
-                let load = self.load(server, pace, cell.packing);
-                Generator::new(codec, mix, load).map(|generator| Box::new(generator) as _)
-            }
-            (None, shape) => {
-                let window = match shape {
-                    Shape::Closed { window } => window,
-                    Shape::Open { .. } | Shape::Ping => 1,
-                };
-                let connections = SOCKETS.min(window);
-                Pipeline::new(contents, mix, server.address, connections, window, seed)
-                    .map(|pipeline| Box::new(pipeline) as _)
-            }
+        let stream = match &codec {
+            Some(codec) => self.datagrams(codec, server, cell, offered),
+            None => self.pipeline(contents, server, cell),
         };
         let mut stream = stream.map_err(|error| named(error.to_string()))?;
-        let run = self.run(stream.as_mut(), server);
-        let (measured, between) = run.map_err(|error| named(error.to_string()))?;
+        let (measured, between) =
+            self.run(stream.as_mut(), server).map_err(|error| named(error.to_string()))?;
         processors::pin_this_thread(&self.processors.all).map_err(named)?;
         Ok(self.judge(cell, round, offered, &measured, &between))
     }
 
-    fn run(&self, stream: &mut dyn Stream, server: &Running) -> std::io::Result<(Measured, Between)> {
+    /// A load over UDP.
+    fn datagrams<'a>(
+        &self,
+        codec: &'a Codec,
+        server: &Running,
+        cell: &Cell,
+        offered: Option<f64>,
+    ) -> io::Result<Box<dyn Stream + 'a>> {
+        let mix = Mix::Random { keys: KEYS, get_percent: cell.get_percent };
+        let pace = match cell.shape {
+            Shape::Ping => return Ok(Box::new(Ping::new(codec, mix, server.address, self.draws())?)),
+            Shape::Closed { window } => Pace::Closed { window },
+            Shape::Open { .. } => Pace::Open { rate: offered.expect("an open shape has a rate") },
+        };
+        Ok(Box::new(Generator::new(codec, mix, self.load(server, pace, cell.packing))?))
+    }
+
+    /// A load over TCP.
+    fn pipeline(
+        &self,
+        contents: Contents,
+        server: &Running,
+        cell: &Cell,
+    ) -> io::Result<Box<dyn Stream + 'static>> {
+        let mix = Mix::Random { keys: KEYS, get_percent: cell.get_percent };
+        let window = match cell.shape {
+            Shape::Closed { window } => window,
+            Shape::Open { .. } | Shape::Ping => 1,
+        };
+        let connections = SOCKETS.min(window);
+        Ok(Box::new(Pipeline::new(contents, mix, server.address, connections, window, self.draws())?))
+    }
+
+    /// The seed of this load's draws.
+    fn draws(&self) -> u64 {
+        self.seed.wrapping_add(u64::from(self.loads))
+    }
+
+    fn run(&self, stream: &mut dyn Stream, server: &Running) -> io::Result<(Measured, Between)> {
         let before = Snapshot::take();
         stream.run(self.times.warm_up)?;
         stream.tally().begin_measuring();

@@ -22,13 +22,9 @@ pub struct Snapshot {
 }
 
 /// What happened between two snapshots.
-#[derive(Clone, Copy, Debug, Default, Serialize)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Between {
-    /// Nanoseconds of processor time of the server.
-    pub server_nanos: u64,
-    /// Of this program.
-    pub own_nanos: u64,
-    /// Of everybody else.
+    /// Nanoseconds of processor time of all but the server and this program.
     pub others_nanos: u64,
     /// Share of all processors' time that the hypervisor took.
     pub steal_share: f64,
@@ -58,32 +54,30 @@ impl Snapshot {
 
     /// The difference to a later snapshot.
     pub fn until(&self, later: &Self, server: u32, server_port: u16, client_ports: &[u16]) -> Between {
-        let own = std::process::id();
-        let (mut server_nanos, mut own_nanos, mut others_nanos) = (0, 0, 0);
-        for (thread, &after) in &later.run_nanos {
-            // A thread that is new has used all its time since; so has one that reuses a number.
-            let before = self.run_nanos.get(thread).copied().filter(|&before| before <= after);
-            let spent = after - before.unwrap_or(0);
-            match thread.0 {
-                pid if pid == server => server_nanos += spent,
-                pid if pid == own => own_nanos += spent,
-                _ => others_nanos += spent,
-            }
-        }
         let drops = |port: u16| {
             let count = |snapshot: &Self| snapshot.drops.get(&port).copied().unwrap_or(0);
             count(later).saturating_sub(count(self))
         };
         let ticks = (later.all_ticks - self.all_ticks).max(1);
         Between {
-            server_nanos,
-            own_nanos,
-            others_nanos,
+            others_nanos: self.spent(later, |pid| pid != server && pid != std::process::id()),
             steal_share: later.steal_ticks.saturating_sub(self.steal_ticks) as f64 / ticks as f64,
             receive_buffer_errors: later.receive_buffer_errors.saturating_sub(self.receive_buffer_errors),
             server_drops: drops(server_port),
             client_drops: client_ports.iter().map(|&port| drops(port)).sum(),
         }
+    }
+}
+
+impl Snapshot {
+    /// Processor time of the processes that count.
+    fn spent(&self, later: &Self, counts: impl Fn(u32) -> bool) -> u64 {
+        let spent = |(thread, &after): (&(u32, u32), &u64)| {
+            // A thread that is new has used all its time since; so has one that reuses a number.
+            let before = self.run_nanos.get(thread).copied().filter(|&before| before <= after);
+            after - before.unwrap_or(0)
+        };
+        later.run_nanos.iter().filter(|((pid, _), _)| counts(*pid)).map(spent).sum()
     }
 }
 
@@ -262,8 +256,8 @@ mod tests {
         let before = Snapshot::take();
         let started = run_nanos_of_this_thread();
         while run_nanos_of_this_thread() < started + 20_000_000 {}
-        let between = before.until(&Snapshot::take(), 0, 0, &[]);
-        assert!(20_000_000 <= between.own_nanos, "{between:?}");
-        assert_eq!(between.server_nanos, 0);
+        let after = Snapshot::take();
+        assert!(20_000_000 <= before.spent(&after, |pid| pid == std::process::id()));
+        assert_eq!(before.spent(&after, |pid| pid == u32::MAX), 0);
     }
 }

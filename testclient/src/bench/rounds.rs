@@ -16,6 +16,7 @@ use super::measure::{Bench, Sample, Times};
 use super::plan::{self, Cell, Choice, MAIN_VALUE_BYTES, Target};
 use super::probe::LargePages;
 use super::processors::Processors;
+use super::sockets::{self, Packing};
 use super::subjects::{Recipe, Running, Subject, find_program};
 use crate::report::Progress;
 use crate::values::Random;
@@ -74,6 +75,11 @@ pub fn run(arguments: &BenchArguments) -> Result<Run, String> {
     if !processors.are_apart() {
         skipped.push("there is one processor for both: generator and servers share it everywhere".to_owned());
     }
+    let may_pack = sockets::can_pack();
+    if !may_pack {
+        skipped
+            .push("this kernel does not cut packed bursts: every request is a message of its own".to_owned());
+    }
     skipped.iter().for_each(|sentence| eprintln!("violet-testclient: {sentence}"));
     let (rounds, sample) = match arguments.quick {
         true => (ROUNDS_QUICK, SAMPLE_QUICK),
@@ -96,7 +102,11 @@ pub fn run(arguments: &BenchArguments) -> Result<Run, String> {
     for &value_bytes in &choice.value_sizes {
         let window = arguments.window.map(|window| window as usize);
         let cells_chosen = choice.cells(value_bytes, |subject| present.contains(&subject)).into_iter();
-        let block: Vec<Cell> = cells_chosen.map(|cell| cell.with_window(window)).collect();
+        let adapt = |cell: Cell| match may_pack {
+            true => cell.with_window(window),
+            false => Cell { packing: Packing::Single, ..cell.with_window(window) },
+        };
+        let block: Vec<Cell> = cells_chosen.map(adapt).collect();
         if !block.is_empty() {
             runner.block(value_bytes, &block)?;
         }
@@ -187,8 +197,8 @@ impl Runner {
                 }
             }
             if round == 0 {
-                // The first rate was that of a cold server.
-                rates.values_mut().for_each(|rates| rates.truncate(1));
+                // These rates were those of cold servers; the next round begins with better ones.
+                rates.clear();
             }
         }
         Ok(())

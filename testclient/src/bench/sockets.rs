@@ -150,6 +150,16 @@ pub fn segments_max(datagram_bytes: usize) -> usize {
     (MESSAGE_BYTES_MAX / datagram_bytes.max(1)).clamp(1, BATCH)
 }
 
+/// Whether this kernel cuts packed bursts: tried once, with two datagrams to a socket of our own.
+pub fn can_pack() -> bool {
+    let try_once = || -> io::Result<()> {
+        let (from, to) = (open(0)?.socket, open(0)?.socket);
+        from.connect(to.local_addr()?)?;
+        send_segments(&from, &[0; 128], 64)
+    };
+    try_once().is_ok()
+}
+
 /// Sends a run of datagrams of `datagram_bytes` each on a connected socket.
 ///
 /// # Errors
