@@ -27,8 +27,9 @@ use crate::values::Random;
 pub const PATIENCE: Duration = Duration::from_millis(250);
 /// Longest sleep while nothing comes; lost requests are looked for as often.
 const SLEEP: Duration = Duration::from_millis(5);
-/// Requests per socket that an open load keeps in mind; memcached's ids have 16 bits.
-const RING_MAX: usize = 1 << 16;
+/// Requests per socket that are kept in mind, counted from the oldest that is open: in a closed load, too,
+/// one reply may be late while all others come. memcached's ids have 16 bits.
+const RING: usize = 1 << 16;
 /// How many unanswered PUTs of a filling are sent again before the server is given up.
 const FILL_RETRIES_MAX: usize = 100_000;
 
@@ -161,10 +162,6 @@ impl<'a> Generator<'a> {
     /// # Errors
     /// As the system says.
     pub fn new(codec: &'a Codec, mix: Mix, load: Load) -> io::Result<Self> {
-        let per_socket = match load.pace {
-            Pace::Closed { window } => (window * 8 / load.sockets).next_power_of_two().min(RING_MAX),
-            Pace::Open { .. } => RING_MAX,
-        };
         let mut tally = Tally::new();
         let mut ports = Vec::with_capacity(load.sockets);
         for _ in 0..load.sockets {
@@ -174,7 +171,7 @@ impl<'a> Generator<'a> {
             let asked = Asked { kind: Kind::Get, key: 0, pieces_seen: 0 };
             let entry = Entry { number: 0, since_nanos: 0, asked, is_open: false };
             let (gets, puts) = (Vec::new(), Vec::new());
-            let ring = vec![entry; per_socket];
+            let ring = vec![entry; RING];
             ports.push(Port { socket: opened.socket, ring, next: 0, oldest: 0, open: 0, gets, puts });
         }
         let schedule = Schedule::new(match load.pace {

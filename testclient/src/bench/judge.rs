@@ -178,6 +178,15 @@ pub fn judge(samples: &[Sample], goal: &Goal) -> Judged {
 /// What must be known to read a ratio, in few words each.
 fn notes(samples: &[Sample], goal: &Goal, is_quiet: bool) -> Vec<String> {
     let mut notes = Vec::new();
+    if goal.cell.starts_with(Group::Overload.name()) {
+        let (sent, peak) = (
+            estimate(samples, &goal.cell, |sample| sample.sent_per_second),
+            estimate(samples, &goal.by, |sample| sample.answered_per_second),
+        );
+        // The generator may not have been able to offer all of it.
+        let times = sent.zip(peak).map(|(sent, peak)| format!("sent {:.1} x", sent.median / peak.median));
+        notes.extend(times);
+    }
     if !is_quiet {
         notes.push("others busy".to_owned());
     }
@@ -352,6 +361,14 @@ mod tests {
         all[9].is_generator_limited = true;
         let judged = judge(&all, &goal(1.5));
         assert_eq!(judged.notes, ["7 lost: first", "generator-limited: second, 1 of 9"]);
+    }
+
+    #[test]
+    fn an_overload_says_how_much_was_sent() {
+        let overload = goals().into_iter().find(|goal| goal.cell.starts_with("overload")).unwrap();
+        let mut all = [samples(&overload.cell, &[1.0; 9]), samples(&overload.by, &[1.0; 9])].concat();
+        all[..9].iter_mut().for_each(|sample| sample.sent_per_second = 3.5);
+        assert_eq!(judge(&all, &overload).notes, ["sent 3.5 x"]);
     }
 
     #[test]

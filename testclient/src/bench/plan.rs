@@ -208,12 +208,14 @@ impl Cell {
         self.group == Group::Saturation || (self.group == Group::SmallWindow && needs_small_window)
     }
 
-    /// The same cell with another window, if it has one.
-    pub fn with_window(self, window: Option<usize>) -> Self {
-        match (self.shape, window) {
-            (Shape::Closed { .. }, Some(window)) => Self { shape: Shape::Closed { window }, ..self },
-            (Shape::Closed { .. } | Shape::Open { .. } | Shape::Ping, _) => self,
-        }
+    /// The same cell with another window, if it has one, and without packed bursts where there are none.
+    pub fn adapted(self, window: Option<usize>, may_pack: bool) -> Self {
+        let shape = match (self.shape, window) {
+            (Shape::Closed { .. }, Some(window)) => Shape::Closed { window },
+            (shape, _) => shape,
+        };
+        let packing = if may_pack { self.packing } else { Packing::Single };
+        Self { shape, packing, ..self }
     }
 }
 

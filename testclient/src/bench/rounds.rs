@@ -16,7 +16,7 @@ use super::measure::{Bench, Sample, Times};
 use super::plan::{self, Cell, Choice, MAIN_VALUE_BYTES, Target};
 use super::probe::LargePages;
 use super::processors::Processors;
-use super::sockets::{self, Packing};
+use super::sockets;
 use super::subjects::{Recipe, Running, Subject, find_program};
 use crate::report::Progress;
 use crate::values::Random;
@@ -57,7 +57,7 @@ pub struct Run {
 /// A server in the record.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ServerRecord {
-    /// Which.
+    /// Its name.
     pub server: &'static str,
     /// How it was started.
     pub command: String,
@@ -77,8 +77,8 @@ pub fn run(arguments: &BenchArguments) -> Result<Run, String> {
     }
     let may_pack = sockets::can_pack();
     if !may_pack {
-        skipped
-            .push("this kernel does not cut packed bursts: every request is a message of its own".to_owned());
+        let sentence = "this kernel does not cut packed bursts: every request is a message of its own";
+        skipped.push(sentence.to_owned());
     }
     skipped.iter().for_each(|sentence| eprintln!("violet-testclient: {sentence}"));
     let (rounds, sample) = match arguments.quick {
@@ -100,16 +100,10 @@ pub fn run(arguments: &BenchArguments) -> Result<Run, String> {
     };
     let mut cells = Vec::new();
     for &value_bytes in &choice.value_sizes {
+        let block = choice.cells(value_bytes, |subject| present.contains(&subject)).into_iter();
         let window = arguments.window.map(|window| window as usize);
-        let cells_chosen = choice.cells(value_bytes, |subject| present.contains(&subject)).into_iter();
-        let adapt = |cell: Cell| match may_pack {
-            true => cell.with_window(window),
-            false => Cell { packing: Packing::Single, ..cell.with_window(window) },
-        };
-        let block: Vec<Cell> = cells_chosen.map(adapt).collect();
-        if !block.is_empty() {
-            runner.block(value_bytes, &block)?;
-        }
+        let block: Vec<Cell> = block.map(|cell| cell.adapted(window, may_pack)).collect();
+        runner.block(value_bytes, &block)?;
         cells.extend(block);
     }
     runner.progress.clear();
