@@ -74,7 +74,7 @@ endure-all: build ## All fault scenarios, one after the other: 10 to 30 minutes;
 endure-list: build ## What the scenarios are
 	$(TEST) endure --list
 
-bench: build ## Ratios against an echo server, memcached and Redis: 20 minutes, processors best left alone; tables in DIR/bench.md
+bench: build ## Ratios against an echo server, memcached and Redis: 20 minutes on an otherwise idle machine; tables in DIR/bench.md
 	$(BENCH)
 
 bench-quick: build ## The same in 3 minutes, too short to decide anything close

@@ -2,9 +2,9 @@
 //!
 //! The client library writes one GET and one PUT; each request is a copy of that with another id, key,
 //! value head and, in the envelope, checksum. So the bytes are right because the library's are (a test
-//! compares them), and a request costs the generator some ten nanoseconds. The id is four fixed bytes (so that it
-//! never looks like a frame between members), a number of the run, and the request's running number, which
-//! finds its entry when the reply comes. Deliberately not here: sockets and times.
+//! compares them), and the generator does little for each. The id is four fixed bytes (so that it never looks
+//! like a frame between members), a number of the load, and the request's running number, which finds its
+//! entry when the reply comes. Deliberately not here: sockets and times.
 
 use std::mem;
 

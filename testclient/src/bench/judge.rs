@@ -1,9 +1,10 @@
 //! Holds the samples against what Violet must reach, and says who is fastest where that can be said.
 //!
-//! A ratio is taken in each round between two samples of that round, so that what disturbs both cancels. Rounds in
-//! which others used the processors are left out as long as enough remain, and it is said when they did
-//! not. A target is *reached* when the whole interval of the ratio is on its good side, *missed* when it is on the
-//! other, and *undecided* otherwise, also when there are too few rounds. Deliberately not here: taste.
+//! A ratio is taken in each round between two samples of that round, so that what disturbs both cancels.
+//! Rounds in which others used the processors are left out as long as enough remain, and it is said when they
+//! did not. A target is *reached* when the whole interval of the ratio is on its good side, *missed* when it
+//! is on the other, and *undecided* otherwise, also when there are too few rounds. Deliberately not here:
+//! how the figures came about.
 
 use serde::Serialize;
 
@@ -196,6 +197,11 @@ fn notes(samples: &[Sample], goal: &Goal, is_quiet: bool) -> Vec<String> {
         if 0 < limited {
             notes.push(format!("generator-limited: {place}, {limited} of {}", of_cell().count()));
         }
+        // No ratio can be taken of these.
+        let silent = of_cell().filter(|sample| sample.answered_per_second == 0.0).count();
+        if 0 < silent {
+            notes.push(format!("nothing answered: {place}, {silent} of {}", of_cell().count()));
+        }
         let lost: u64 = of_cell().map(|sample| sample.lost).sum();
         if 0 < lost && !cell.starts_with(Group::Overload.name()) {
             notes.push(format!("{lost} lost: {place}"));
@@ -359,8 +365,13 @@ mod tests {
         let mut all = [samples("a", &[2.0; 9]), samples("b", &[1.0; 9])].concat();
         all[2].lost = 7;
         all[9].is_generator_limited = true;
+        all[10].answered_per_second = 0.0;
         let judged = judge(&all, &goal(1.5));
-        assert_eq!(judged.notes, ["7 lost: first", "generator-limited: second, 1 of 9"]);
+        assert_eq!(
+            judged.notes,
+            ["7 lost: first", "generator-limited: second, 1 of 9", "nothing answered: second, 1 of 9"]
+        );
+        assert_eq!(judged.ratio.unwrap().count, 8);
     }
 
     #[test]

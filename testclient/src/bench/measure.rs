@@ -1,8 +1,9 @@
 //! One sample: a cell, loaded for about a second, with everything that was counted meanwhile.
 //!
 //! The load is warmed up, measured and drained. The server's processor time is read right at both ends of the
-//! measured time; everything else is read around it, since reading takes milliseconds. A sample says of itself when
-//! the generator was the limit and when others were busy. Deliberately not here: what samples mean together.
+//! measured time; everything else is read around it, since reading takes milliseconds. A sample says of itself
+//! when the generator was the limit and when others were busy. Deliberately not here: what samples mean
+//! together.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use super::sockets::Packing;
 use super::subjects::Running;
 use crate::machine;
 
-/// From this share of its processor on, the generator of a closed load is taken for the limit.
+/// From this share of its processor on, the generator of a closed load is taken for the limit...
 const GENERATOR_SHARE_MAX: f64 = 0.95;
 /// ... unless the server uses this share of its own.
 const SERVER_SHARE_MIN: f64 = 0.95;
@@ -68,7 +69,7 @@ pub struct Sample {
     pub refused: u64,
     /// Late or doubled datagrams.
     pub stray: u64,
-    /// Drops of the server's and the generator's sockets, and of all of the machine.
+    /// Datagrams that the server's sockets dropped.
     pub server_drops: u64,
     /// Of the generator's sockets.
     pub client_drops: u64,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! A reply that is longer than 1,400 bytes comes in several datagrams of that length, which are checked one
-//! by one as they come and in any order. Deliberately not here: its other commands, its binary and meta protocols.
+//! by one as they come and in any order. Deliberately not here: its other commands and other protocols.
 
 use super::contents::Contents;
 

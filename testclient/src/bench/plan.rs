@@ -1,9 +1,9 @@
 //! What is measured: the cells of a run, in groups that can be chosen.
 //!
 //! A *cell* is one server under one load. Cells of one value size form a block, since they share
-//! started and filled servers; in every round all cells of a block are measured once, one after the other, in an order that
-//! turns with the round. So whatever disturbs the machine disturbs the servers alike, and ratios are taken
-//! within a round. Deliberately not here: how a cell is run and what is made of the figures.
+//! started and filled servers; in every round all cells of a block are measured once, one after the other, in
+//! an order that turns with the round. So whatever disturbs the machine disturbs the servers alike, and ratios
+//! are taken within a round. Deliberately not here: how a cell is run and what is made of the figures.
 
 use serde::Serialize;
 
@@ -191,7 +191,8 @@ impl Cell {
 }
 
 /// The window at a value size. A small one fits the default receive buffer of a server that does not ask for
-/// more (166 datagrams of 100 bytes as they come out of a packed burst, 92 of 1 KB, 12 of 10 KB); for larger values there is no other.
+/// more: 92 datagrams of 1 KB, 12 of 10 KB, and of 100 bytes more than 128 but, out of packed bursts, less
+/// than 192 (memcached lost some). Beyond 100 bytes there is no other.
 pub fn window(value_bytes: usize, is_small: bool) -> usize {
     match (value_bytes, is_small) {
         (..=100, false) => 256,

@@ -2,7 +2,7 @@
 //!
 //! Processor time is the sum of the scheduler's per-thread run times, since the tick counters of `/proc/stat`
 //! are too coarse for a second and wrong at times. What *others* used is the same sum over all other
-//! processes; a process that came and went within a sample is missed. Deliberately not here: hardware counters.
+//! processes; what ends within a sample is missed. Deliberately not here: hardware counters.
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,8 +1,8 @@
 //! A run: blocks of servers, rounds of samples.
 //!
 //! For each value size the servers that its cells need are started and filled, then all its cells are
-//! measured once a round. A round 0 is measured and thrown away: it warms what is cold and tells open loads a first rate.
-//! Their rate is then the median of what has saturated the server so far.
+//! measured once a round. A round 0 is measured and thrown away: it warms what is cold. The rate of an open
+//! load is a share of the median of what has saturated its server so far, this round included.
 
 use std::collections::HashMap;
 use std::fs;

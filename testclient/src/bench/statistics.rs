@@ -2,8 +2,8 @@
 //!
 //! The interval of a median is between two order statistics: that the true median lies outside has the
 //! probability of that many heads (or tails) of as many coins, whatever the distribution. Nine rounds leave
-//! out the smallest and the largest and cover 96 %. Deliberately not here: means and standard deviations, which one
-//! disturbed second would spoil.
+//! out the smallest and the largest and cover 96 %. Deliberately not here: means and standard deviations,
+//! which one disturbed second would spoil.
 
 use serde::Serialize;
 
