@@ -152,6 +152,24 @@ macro_rules! numbers {
 }
 numbers! { u8 u32 u64 usize }
 
+/// A number, or whatever suits the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OrAuto {
+    /// What suits the machine.
+    Auto,
+    /// So many.
+    Number(usize),
+}
+
+impl SettingValue for OrAuto {
+    fn parse(text: &str, limits: Limits) -> Option<Self> {
+        if text == "auto" { Some(Self::Auto) } else { usize::parse(text, limits).map(Self::Number) }
+    }
+    fn allowed(limits: Limits) -> String {
+        format!("auto, or {}", usize::allowed(limits))
+    }
+}
+
 impl SettingValue for SocketAddr {
     fn parse(text: &str, _: Limits) -> Option<Self> {
         text.parse().ok()
@@ -299,9 +317,10 @@ settings! {
         "Most datagrams received in one call and handed over as one job.";
     job_batches "job-batches": usize, "batches", "8", range(2, 4_096),
         "Length of the job channel. When it is half full the listener works, too (unless inline-batch is 0).";
-    inline_batch "inline-batch": usize, "datagrams", "16", range(0, 256),
+    inline_batch "inline-batch": OrAuto, "datagrams", "auto", range(0, 256),
         "The listener works off batches up to this size itself while the workers are idle. 0 = it never works: clients \
-         are shed when the job channel is half full, members when it is full.";
+         are shed when the job channel is half full, members when it is full. auto = 16, and every batch when there is \
+         only one core to work on.";
     receive_buffer_kib "receive-buffer-kib": usize, "KiB", "4096", range(16, 1_048_576),
         "Receive buffer asked for each socket; what the kernel grants is reported.";
     send_buffer_kib "send-buffer-kib": usize, "KiB", "1024", range(16, 1_048_576),

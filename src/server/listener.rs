@@ -1,11 +1,13 @@
 //! The listener: the one thread that receives clients' and members' datagrams.
 //!
 //! It polls the lanes, receives a batch at a time into pooled memory, the members' lane first and the
-//! lanes in turn, and hands each batch to the workers. Two kinds of batches it works off itself: a
-//! small one while the workers are idle, because waking one costs more than the work; and any batch
-//! while the job channel is half full, because then all hands are needed, and the kernel's buffers,
-//! which are far larger than the channel and cost us no memory, are the better place to queue. What
-//! waits there is stamped, so requests that have become too old are still dropped before any work.
+//! lanes in turn, and hands each batch to the workers. A small batch it works off itself while the
+//! workers are idle, because waking one costs more than the work. And while the job channel is half
+//! full it works, too, for each batch that it receives one: all hands are needed then, and the kernel's
+//! buffers, which are far larger than the channel and cost us no memory, are the better place to
+//! queue. What waits there is stamped, so requests that have become too old are still dropped before
+//! any work. Of the clients' batches it takes the one that has waited longest, so that nobody is
+//! overtaken; members' frames are worked off at once.
 //!
 //! With `inline-batch = 0` it works nothing off, and what finds no place in the channel is shed and
 //! counted: clients when the channel is half full, members when it is full, gossip (which never enters
@@ -18,11 +20,11 @@ use super::alarm::{ALARM, Alarm};
 use super::batch::{BatchPool, PooledBatch};
 use super::controller::GossipInlet;
 use super::job::{DataPlane, Job, Runner, Shared};
-use super::transport::Receiver;
+use super::transport;
 use super::{is_gossip, is_peer};
 use crate::metrics::Metric;
 use crate::time::{Duration, Instant};
-use crossbeam_channel::{Sender, TrySendError};
+use crossbeam_channel::{Receiver, Sender, TrySendError};
 use mio::{Events, Interest, Poll, Token};
 use std::io;
 use std::sync::Arc;
@@ -45,10 +47,21 @@ pub(super) enum Intended {
     All,
 }
 
+/// What the listener works off itself, of what it has received and what waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Share {
+    /// Nothing: the batch is the workers'.
+    None,
+    /// The batch just received.
+    This,
+    /// One batch.
+    One,
+}
+
 /// A receive socket and what is known of it.
 pub(super) struct ReceiveLane {
     pub(super) intended: Intended,
-    pub(super) receiver: Receiver,
+    pub(super) receiver: transport::Receiver,
     /// Datagrams may be waiting. The poll tells only once, so this stays set until a batch came short.
     pub(super) is_ready: bool,
 }
@@ -62,6 +75,8 @@ pub(super) struct Listener<P> {
     pub(super) lanes: Vec<ReceiveLane>,
     pub(super) gossip: GossipInlet,
     pub(super) jobs: Sender<Job>,
+    /// The other end of the channel: what the workers have not got to yet.
+    pub(super) waiting: Receiver<Job>,
     pub(super) pool: BatchPool,
     /// The batch to receive into next; always empty between two calls.
     pub(super) batch: PooledBatch,
@@ -138,22 +153,43 @@ impl<P: DataPlane> Listener<P> {
         if self.batch.is_empty() {
             return;
         }
-        if self.runs_inline() {
-            self.runner.outbox.count(Metric::BatchesInline);
-            self.runner.run_batch(&*self.plane, &self.batch);
-            self.batch.clear();
-        } else {
-            self.hand_over(intended);
+        match self.share() {
+            Share::None => self.hand_over(intended),
+            Share::This => self.run_this(),
+            Share::One => self.run_one(intended),
         }
     }
 
-    /// Whether this thread works the batch off itself; see the file's introduction.
-    fn runs_inline(&self) -> bool {
+    /// What this thread works off itself; see the file's introduction.
+    fn share(&self) -> Share {
         if self.inline_batch == 0 {
-            return false;
+            return Share::None;
+        }
+        if self.is_half_full() {
+            return Share::One;
         }
         let is_small = self.batch.len() <= self.inline_batch;
-        (is_small && self.shared.no_job_is_open()) || self.is_half_full()
+        if is_small && self.shared.no_job_is_open() { Share::This } else { Share::None }
+    }
+
+    fn run_this(&mut self) {
+        self.runner.outbox.count(Metric::BatchesInline);
+        self.runner.run_batch(&*self.plane, &self.batch);
+        self.batch.clear();
+    }
+
+    /// Works off the batch that has waited longest, and queues the one just received behind the others.
+    fn run_one(&mut self, intended: Intended) {
+        let oldest = if intended == Intended::Peers { None } else { self.waiting.try_recv().ok() };
+        let Some(oldest) = oldest else { return self.run_this() };
+        let is_queued = self.enqueue();
+        self.runner.outbox.count(Metric::BatchesInline);
+        self.runner.run_batch(&*self.plane, &oldest.batch);
+        drop(oldest);
+        self.shared.job_closed();
+        if !is_queued {
+            self.run_this();
+        }
     }
 
     fn is_half_full(&self) -> bool {
@@ -189,17 +225,25 @@ impl<P: DataPlane> Listener<P> {
                 return;
             }
         }
-        let Some(fresh) = self.pool.take() else {
-            return self.shed(intended, true);
-        };
+        if !self.enqueue() {
+            self.shed(intended, true);
+        }
+    }
+
+    /// Queues the batch as a job; without room for it, keeps it and says so.
+    fn enqueue(&mut self) -> bool {
+        let Some(fresh) = self.pool.take() else { return false };
         let batch = std::mem::replace(&mut self.batch, fresh);
         self.shared.job_opened();
         match self.jobs.try_send(Job { batch }) {
-            Ok(()) => self.runner.outbox.count(Metric::BatchesQueued),
+            Ok(()) => {
+                self.runner.outbox.count(Metric::BatchesQueued);
+                true
+            }
             Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => {
                 self.shared.job_closed();
                 self.batch = job.batch;
-                self.shed(intended, true);
+                false
             }
         }
     }

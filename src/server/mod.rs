@@ -31,7 +31,7 @@ mod worker;
 pub use clock::Clock;
 pub use sockets::{Granted, OpenError};
 
-use crate::config::{Config, Lanes, Switch};
+use crate::config::{Config, Lanes, OrAuto, Switch};
 use crate::control::{Control, Planes};
 use crate::ids::MemberId;
 use crate::metrics::Metrics;
@@ -61,6 +61,8 @@ use worker::Worker;
 
 /// Longest wait for the controller when the node leaves.
 const LEAVE_TIME_MAX: Duration = Duration::from_secs(1);
+/// Below this a batch is not worth waking a worker for.
+const INLINE_BATCH: usize = 16;
 /// How often a port is drawn when none was asked for: TCP may have what UDP has not.
 const PORT_DRAWS_MAX: usize = 16;
 /// Status of a process that ends because one of its threads broke; a shell sees a panic's status.
@@ -305,8 +307,8 @@ fn start_data_plane<P: DataPlane>(
     let shared = Arc::new(Shared::new(Waker::new(poll.registry(), listener::WAKER)?));
     let (jobs, jobs_end) = crossbeam_channel::bounded::<Job>(config.job_batches);
     let listener_senders = parts.senders.pop().expect("the plan counts the listener");
-    // Every batch that can be in use at once: in the channel, at a worker, at the listener.
-    let batches = config.job_batches + parts.senders.len() + 1;
+    // Every batch that can be in use at once: in the channel, at the workers, and two at the listener.
+    let batches = config.job_batches + parts.senders.len() + 2;
     let pool = BatchPool::new(batches, config.batch_datagrams, parts.slot_bytes)?;
     let listener = Listener {
         plane: Arc::clone(plane),
@@ -315,9 +317,10 @@ fn start_data_plane<P: DataPlane>(
         lanes: parts.lanes,
         gossip: parts.gossip,
         jobs,
+        waiting: jobs_end.clone(),
         batch: pool.take().expect("all batches are idle"),
         pool,
-        inline_batch: config.inline_batch,
+        inline_batch: inline_batch(config.inline_batch),
         shared: Arc::clone(&shared),
         runner: runner(clock, metrics, listener_senders, means),
         ticked_at: Instant::ZERO,
@@ -386,8 +389,21 @@ fn send_means(config: &Config) -> Means {
 
 /// The number of workers: as set, or one less than the cores, since the listener needs one, too.
 fn worker_count(setting: usize) -> usize {
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    if setting == 0 { cores.saturating_sub(1).max(1) } else { setting }
+    if setting == 0 { cores().saturating_sub(1).max(1) } else { setting }
+}
+
+/// Up to how many datagrams the listener works off itself. On one core a worker would only take turns with it.
+fn inline_batch(setting: OrAuto) -> usize {
+    match setting {
+        OrAuto::Number(datagrams) => datagrams,
+        OrAuto::Auto if cores() == 1 => usize::MAX,
+        OrAuto::Auto => INLINE_BATCH,
+    }
+}
+
+/// Cores that this process may use.
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
 /// Starts a thread whose end by error or panic is the end of the process: each is essential, and a

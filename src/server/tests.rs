@@ -372,7 +372,12 @@ impl Bench {
 fn configs() -> impl Iterator<Item = Config> {
     let lanes = [Lanes::Steered, Lanes::Shared];
     lanes.into_iter().flat_map(|lanes| {
-        [0, 16].map(|inline_batch| Config { lanes, inline_batch, workers: 1, ..Config::default() })
+        [0, 16].map(|number| Config {
+            lanes,
+            inline_batch: OrAuto::Number(number),
+            workers: 1,
+            ..Config::default()
+        })
     })
 }
 
@@ -404,7 +409,11 @@ fn every_request_is_answered_and_a_panic_costs_one() {
         let counted = [Metric::ClientDatagrams, Metric::Answered, Metric::Panics, Metric::DroppedPanic];
         assert_eq!(bench.totals(counted), [201, 100, 100, 100]);
         let [inline, queued] = bench.totals([Metric::BatchesInline, Metric::BatchesQueued]);
-        assert!(if config.inline_batch == 0 { inline == 0 && 0 < queued } else { 0 < inline });
+        assert!(if config.inline_batch == OrAuto::Number(0) {
+            inline == 0 && 0 < queued
+        } else {
+            0 < inline
+        });
         bench.threads.stop();
     }
 }
@@ -415,7 +424,7 @@ fn overload_sheds_clients_first_then_members_and_counts_both() {
         let config = Config {
             lanes,
             workers: 1,
-            inline_batch: 0,
+            inline_batch: OrAuto::Number(0),
             batch_datagrams: 1,
             job_batches: 4,
             ..Config::default()
@@ -459,8 +468,13 @@ fn overload_sheds_clients_first_then_members_and_counts_both() {
 
 #[test]
 fn the_listener_works_too_when_the_channel_is_half_full() {
-    let config =
-        Config { workers: 1, inline_batch: 2, batch_datagrams: 4, job_batches: 2, ..Config::default() };
+    let config = Config {
+        workers: 1,
+        inline_batch: OrAuto::Number(2),
+        batch_datagrams: 4,
+        job_batches: 2,
+        ..Config::default()
+    };
     let (open_listener, listener_gate) = crossbeam_channel::unbounded::<()>();
     let (open_worker, worker_gate) = crossbeam_channel::unbounded::<()>();
     let bench = Bench::start(
@@ -508,7 +522,7 @@ fn gossip_on_a_shared_lane_goes_to_the_controller() {
 
 #[test]
 fn a_deadline_that_a_worker_sets_is_kept_by_the_listener() {
-    let config = Config { workers: 1, inline_batch: 0, ..Config::default() };
+    let config = Config { workers: 1, inline_batch: OrAuto::Number(0), ..Config::default() };
     let bench = Bench::start(&config, Box::new(|_, datagram, outbox| echo(datagram, outbox)));
     bench.plane.deadline.store(1, Ordering::SeqCst);
     client(bench.address).send(b"wake up").expect("sent");
