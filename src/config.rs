@@ -326,7 +326,8 @@ settings! {
     send_buffer_kib "send-buffer-kib": usize, "KiB", "1024", range(16, 1_048_576),
         "Send buffer asked for each socket.";
     send_segments "send-segments": Switch, "switch", "on", ANY,
-        "Small datagrams to one destination leave as one message, which the kernel cuts (Linux, steered lanes).";
+        "Small replies to one client leave as one message, which the kernel cuts, and frames to one member as one datagram \
+         (Linux, steered lanes).";
     receive_segments "receive-segments": Switch, "switch", "on", ANY,
         "Bursts that clients or members hand over as one message arrive as one, and are cut here (Linux, steered lanes).";
     reply_sockets "reply-sockets": ReplySockets, "sockets", "per-worker", ANY,

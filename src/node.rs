@@ -14,7 +14,7 @@ use crate::ids::{Generation, HybridClock, MemberId, Version};
 use crate::metrics::{Group, Metric, Metrics};
 use crate::outbox::{Datagram, Outbox};
 use crate::peer::message::answered::split_answered;
-use crate::peer::{MemberLists, Message, Write};
+use crate::peer::{MemberLists, Message, Write, frames};
 use crate::replica::anti_entropy::{AntiEntropy, Scene};
 use crate::replica::hint::Hints;
 use crate::replica::{Replica, transfer};
@@ -166,7 +166,11 @@ impl Node {
         let view = self.view.load();
         let mut turn = Turn { now, view: &view, suspect_after: self.suspect_after(now), outbox };
         if self.link.key().claims(datagram.bytes) {
-            return self.on_frame(&mut turn, datagram);
+            let mut one = *datagram;
+            return frames(datagram.bytes).for_each(|frame| {
+                one.bytes = frame;
+                self.on_frame(&mut turn, &one);
+            });
         }
         if view.is_address_of_member(datagram.from) {
             // A reply, or a damaged or forged frame. Taken as a request it would be answered to a

@@ -1,8 +1,12 @@
 //! Frames between members: what they say, and the envelope that proves who said it.
 //!
 //! ```text
-//! magic(4) tag(16) sender(8) generation(8) sequence(8) sent_at(8) standing(8) answered kind(1) body
+//! magic(4) length(2) tag(16) sender(8) generation(8) sequence(8) sent_at(8) standing(8) answered kind(1) body
 //! ```
+//!
+//! A datagram of the peer lane holds one frame or several ([`frames`]): what goes to one member at a time
+//! is joined, up to [`JOINED_BYTES_MAX`]. Each frame tells its length, everything included, and is sealed by
+//! itself.
 //!
 //! The tag is SipHash-2-4-128 over the receiver's name (which is not sent: the receiver knows it) and
 //! everything behind the tag, under a key derived by BLAKE3 from the cluster's key (one for each magic).
@@ -33,9 +37,30 @@ pub const PEER_MAGIC: [u8; 4] = *b"VltP";
 pub const GOSSIP_MAGIC: [u8; 4] = *b"VltG";
 
 const TAG_BYTES: usize = 16;
-const SEALED_FROM: usize = PEER_MAGIC.len() + TAG_BYTES;
+const LENGTH_FROM: usize = PEER_MAGIC.len();
+const TAG_FROM: usize = LENGTH_FROM + size_of::<u16>();
+const SEALED_FROM: usize = TAG_FROM + TAG_BYTES;
+/// Frames are joined up to this length, which fits the MTU of nearly every path, whatever is around it.
+pub const JOINED_BYTES_MAX: usize = 1_400;
 /// Bytes before the body.
 pub const ENVELOPE_BYTES: usize = SEALED_FROM + 5 * 8;
+
+/// The frames that a datagram of the peer lane holds. What is left over when it does not end with a frame
+/// comes last, as it is; it opens nowhere.
+pub fn frames(mut datagram: &[u8]) -> impl Iterator<Item = &[u8]> {
+    std::iter::from_fn(move || {
+        let length = length_of(datagram).filter(|length| ENVELOPE_BYTES <= *length);
+        let length = length.unwrap_or(usize::MAX).min(datagram.len());
+        let (frame, rest) = datagram.split_at(length);
+        datagram = rest;
+        (!frame.is_empty()).then_some(frame)
+    })
+}
+
+fn length_of(frame: &[u8]) -> Option<usize> {
+    let bytes = frame.get(LENGTH_FROM..)?.first_chunk()?;
+    Some(usize::from(u16::from_le_bytes(*bytes)))
+}
 
 /// What a frame says, without a look at who sealed it: for whoever watches the network.
 #[must_use]
@@ -146,24 +171,28 @@ impl FrameKey {
     ) {
         let start = out.len();
         out.extend_from_slice(&self.magic);
-        out.extend_from_slice(&[0; TAG_BYTES]);
+        out.extend_from_slice(&[0; SEALED_FROM - LENGTH_FROM]);
         let Envelope { sender, generation, sequence, sent_at, standing } = *envelope;
         for number in [sender.0, generation, sequence, sent_at.as_nanos(), standing.pack()] {
             out.extend_from_slice(&number.to_le_bytes());
         }
         body(out);
+        // What is longer than a datagram can be is refused by the network, and by this, too.
+        let length = u16::try_from(out.len() - start).unwrap_or(0);
         let tag = self.tag(receiver, &out[start + SEALED_FROM..]);
-        out[start + self.magic.len()..start + SEALED_FROM].copy_from_slice(&tag);
+        let frame = &mut out[start..];
+        frame[LENGTH_FROM..TAG_FROM].copy_from_slice(&length.to_le_bytes());
+        frame[TAG_FROM..SEALED_FROM].copy_from_slice(&tag);
     }
 
     /// Checks the tag and returns the envelope and the body; `None` when it is not authentic, or was
     /// sealed for somebody else.
     #[must_use]
     pub fn open<'a>(&self, receiver: MemberId, bytes: &'a [u8]) -> Option<(Envelope, &'a [u8])> {
-        if bytes.len() < ENVELOPE_BYTES || !self.claims(bytes) {
+        if bytes.len() < ENVELOPE_BYTES || !self.claims(bytes) || length_of(bytes) != Some(bytes.len()) {
             return None;
         }
-        let claimed = bytes[self.magic.len()..].first_chunk::<TAG_BYTES>()?;
+        let claimed = bytes[TAG_FROM..].first_chunk::<TAG_BYTES>()?;
         if !constant_time_eq::constant_time_eq_16(claimed, &self.tag(receiver, &bytes[SEALED_FROM..])) {
             return None;
         }
@@ -208,5 +237,31 @@ mod tests {
             assert_eq!(key.open(to, &damaged), None, "bit {bit}");
         }
         assert_eq!(key.open(to, &frame[..ENVELOPE_BYTES - 1]), None);
+    }
+
+    #[test]
+    fn joined_frames_are_told_apart_and_what_is_no_frame_hides_none_before_it() {
+        let key = FrameKey::peer(&[1; 32]);
+        let standing = Standing::default();
+        let (generation, sent_at) = (2, Instant::from_nanos(4));
+        let mut joined = Vec::new();
+        for (sequence, body) in [(1, &b"first"[..]), (2, b""), (3, b"third")] {
+            let envelope = Envelope { sender: MemberId(1), generation, sequence, sent_at, standing };
+            key.seal(MemberId(9), &envelope, &mut joined, |out| out.extend_from_slice(body));
+        }
+        let open = |bytes: &[u8]| -> Vec<Option<u64>> {
+            frames(bytes)
+                .map(|frame| key.open(MemberId(9), frame).map(|(envelope, _)| envelope.sequence))
+                .collect()
+        };
+        assert_eq!(open(&joined), [Some(1), Some(2), Some(3)]);
+        assert_eq!(open(&joined[..joined.len() - 1]), [Some(1), Some(2), None]);
+        assert_eq!(open(&[&joined[..], b"VltP"].concat()), [Some(1), Some(2), Some(3), None]);
+        for length in [0, ENVELOPE_BYTES as u16 - 1, u16::MAX] {
+            joined[LENGTH_FROM..TAG_FROM].copy_from_slice(&length.to_le_bytes());
+            assert_eq!(open(&joined), [None], "{length}");
+        }
+        assert_eq!(open(b"VltP"), [None]);
+        assert_eq!(open(b""), []);
     }
 }

@@ -256,6 +256,37 @@ fn datagrams_of_all_lengths_arrive_whole_whatever_they_leave_with() {
 
 #[cfg(target_os = "linux")]
 #[test]
+fn frames_to_one_member_share_datagrams_and_replies_to_one_client_do_not() {
+    let sockets = open("127.0.0.1:0", Lanes::Steered);
+    let receivers = [client(sockets.address), client(sockets.address)];
+    let metrics = Metrics::default();
+    let mut outbox = Outbox::new(metrics.sheet());
+    let mut sender = Sender::new(sockets.senders[0].clone(), Means::Segmented);
+    for lane in [Lane::Replication, Lane::Client] {
+        for length in [100, 200, 1_200, 1_000, 9_000] {
+            for receiver in &receivers {
+                let to = receiver.local_addr().expect("bound");
+                outbox.send(lane, to, |buffer| buffer.resize(buffer.len() + length, 1));
+            }
+        }
+        sender.flush(&mut outbox);
+        let mut buffer = [0; 16_384];
+        let expected = match lane {
+            Lane::Client => vec![100, 200, 1_000, 1_200, 9_000],
+            _ => vec![1_200, 1_300, 9_000],
+        };
+        for receiver in &receivers {
+            let arrived = expected.iter().map(|_| receiver.recv(&mut buffer).expect("a datagram"));
+            let mut arrived: Vec<usize> = arrived.collect();
+            arrived.sort_unstable();
+            assert_eq!(arrived, expected, "{lane:?}");
+        }
+    }
+    assert_eq!(metrics.total(Metric::SendDatagrams), 2 * (3 + 5));
+}
+
+#[cfg(target_os = "linux")]
+#[test]
 fn bursts_that_travel_as_one_message_are_cut_into_what_was_sent() {
     let (from, to) = (open("127.0.0.1:0", Lanes::Steered), open("127.0.0.1:0", Lanes::Steered));
     let (clock, metrics) = (Clock::start(), Metrics::default());

@@ -22,6 +22,7 @@ use super::batch::{Batch, Received};
 use super::clock::{Clock, wall_nanos};
 use super::transport::{Intake, Sent};
 use crate::outbox::{Lane, Outbox, Send as Outgoing};
+use crate::peer::JOINED_BYTES_MAX;
 use socket2::SockAddr;
 use std::io;
 use std::mem;
@@ -287,9 +288,10 @@ fn address_of(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
 
 /// Sends batches; its headers are used again and again.
 ///
-/// Small datagrams of one length to one destination, typically the acknowledgements of a client that
-/// keeps many requests in flight, are handed over as one message that the kernel cuts into segments
-/// (`UDP_SEGMENT`): one trip through its layers for all of them. Receivers see no difference.
+/// Small datagrams of one length to one client, typically the acknowledgements of one that keeps many
+/// requests in flight, are handed over as one message that the kernel cuts into segments
+/// (`UDP_SEGMENT`): one trip through its layers for all of them. Receivers see no difference. Frames to
+/// one member are joined in one datagram, which costs still less and asks for no equal lengths.
 pub(super) struct BatchSender {
     headers: Vec<libc::mmsghdr>,
     parts: Vec<libc::iovec>,
@@ -306,22 +308,27 @@ pub(super) struct Segmentation {
     /// Longest datagram that is put together with others; 0 = none is.
     segment_bytes_max: usize,
     group_bytes_max: usize,
+    /// Longest datagram that frames are joined in.
+    joined_bytes_max: usize,
 }
 
 impl Segmentation {
     /// Every datagram is a message of its own.
-    pub(super) const OFF: Self = Self { segment_bytes_max: 0, group_bytes_max: 0 };
+    pub(super) const OFF: Self = Self { segment_bytes_max: 0, group_bytes_max: 0, joined_bytes_max: 0 };
     /// A segment must fit the path's MTU, which 1,400 bytes nearly always do, and a message all
     /// headers included into 65,535 bytes.
-    pub(super) const ON: Self = Self { segment_bytes_max: 1_400, group_bytes_max: 65_000 };
+    pub(super) const ON: Self =
+        Self { segment_bytes_max: 1_400, group_bytes_max: 65_000, joined_bytes_max: JOINED_BYTES_MAX };
     /// Puts more into a message than the kernel takes.
     #[cfg(test)]
-    pub(super) const TOO_MUCH: Self = Self { segment_bytes_max: 1_400, group_bytes_max: usize::MAX };
+    pub(super) const TOO_MUCH: Self =
+        Self { segment_bytes_max: 1_400, group_bytes_max: usize::MAX, joined_bytes_max: 0 };
 }
 
-/// Datagrams to one destination, sent as one message. All have one length, but for the last, which may
-/// be shorter: that is how the kernel cuts.
+/// What goes to one destination as one message: frames joined in one datagram, or datagrams that all have
+/// one length, but for the last, which may be shorter: that is how the kernel cuts.
 struct Group {
+    is_joined: bool,
     to: SocketAddr,
     name: SockAddr,
     segment_bytes: usize,
@@ -343,9 +350,10 @@ struct SegmentControl([u8; SEGMENT_CONTROL_BYTES]);
 unsafe impl Send for BatchSender {}
 
 impl Group {
-    fn of(to: SocketAddr) -> Self {
+    fn of(to: SocketAddr, is_joined: bool) -> Self {
         let control = SegmentControl([0; SEGMENT_CONTROL_BYTES]);
         Self {
+            is_joined,
             to,
             name: to.into(),
             segment_bytes: 0,
@@ -358,6 +366,9 @@ impl Group {
     }
 
     fn takes(&self, to: &SocketAddr, bytes: usize, limits: Segmentation) -> bool {
+        if self.is_joined {
+            return self.bytes + bytes <= limits.joined_bytes_max && self.to == *to;
+        }
         // An empty datagram cannot be a segment.
         let may_follow = !self.is_closed && 0 < bytes && bytes <= self.segment_bytes;
         let fits =
@@ -382,7 +393,7 @@ impl Group {
         header.msg_hdr.msg_namelen = self.name.len();
         header.msg_hdr.msg_iov = parts;
         header.msg_hdr.msg_iovlen = self.datagrams as _;
-        if 1 < self.datagrams {
+        if 1 < self.datagrams && !self.is_joined {
             header.msg_hdr.msg_control = self.control.0.as_mut_ptr().cast();
             header.msg_hdr.msg_controllen = SEGMENT_CONTROL_BYTES as _;
             // SAFETY: `msg_control` is aligned memory of `CMSG_SPACE` of the two bytes written, so the
@@ -422,8 +433,9 @@ impl BatchSender {
     pub(super) fn send_lane(&mut self, socket: &UdpSocket, lane: Lane, outbox: &Outbox) -> Sent {
         let mut sent = Sent::default();
         let mut waiting = outbox.sends().iter().filter(|send| send.lane == lane);
+        let are_frames = matches!(lane, Lane::Replication | Lane::Forwarding);
         loop {
-            self.group(outbox, waiting.by_ref().take(SEND_BATCH_DATAGRAMS));
+            self.group(outbox, are_frames, waiting.by_ref().take(SEND_BATCH_DATAGRAMS));
             if self.groups.is_empty() {
                 return sent;
             }
@@ -432,7 +444,7 @@ impl BatchSender {
         }
     }
 
-    fn group<'a>(&mut self, outbox: &Outbox, sends: impl Iterator<Item = &'a Outgoing>) {
+    fn group<'a>(&mut self, outbox: &Outbox, are_frames: bool, sends: impl Iterator<Item = &'a Outgoing>) {
         self.assigned.clear();
         self.groups.clear();
         for send in sends {
@@ -443,7 +455,7 @@ impl BatchSender {
             let index = match self.groups[first_looked_at..].iter().rposition(takes) {
                 Some(found) => first_looked_at + found,
                 None => {
-                    self.groups.push(Group::of(send.to));
+                    self.groups.push(Group::of(send.to, are_frames));
                     self.groups.len() - 1
                 }
             };
@@ -486,7 +498,7 @@ impl BatchSender {
             match hand_over(socket, &mut self.headers[next..]) {
                 Ok(count) => {
                     for group in &self.groups[next..next + count] {
-                        sent.datagrams += group.datagrams as u64;
+                        sent.datagrams += if group.is_joined { 1 } else { group.datagrams as u64 };
                         sent.bytes += group.bytes as u64;
                     }
                     next += count;
@@ -507,7 +519,7 @@ impl BatchSender {
     /// every device can segment. If that helps, nothing is grouped any more.
     fn send_singly(&mut self, socket: RawFd, index: usize, sent: &mut Sent) {
         let group = &self.groups[index];
-        if group.datagrams == 1 {
+        if group.datagrams == 1 || group.is_joined {
             sent.failed += 1;
             return;
         }

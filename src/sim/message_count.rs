@@ -240,13 +240,13 @@ mod tests {
             Datagrams of one request (15 nodes, N = 3, all-live, adaptive, raw, 100 B values)
 
                                         request  forward    write   stored     read      hit answered    reply    all  bytes
-            PUT to its coordinator            1        0        2        2        0        0        0        1      6    834
-            PUT to another replica            1        1        2        2        0        0        0        1      7   1068
-            PUT to an outsider                1        1        2        2        0        0        0        1      7   1068
+            PUT to its coordinator            1        0        2        2        0        0        0        1      6    842
+            PUT to another replica            1        1        2        2        0        0        0        1      7   1078
+            PUT to an outsider                1        1        2        2        0        0        0        1      7   1078
             GET to its coordinator            1        0        0        0        0        0        0        1      2    168
             GET to another replica            1        0        0        0        0        0        0        1      2    168
-            GET to an outsider, busy          1        0        0        0        1        0     0.88        1   3.88    390
-            GET to an outsider, idle          1        0        0        0        3        2        0        1      7    772
+            GET to an outsider, busy          1        0        0        0        1        0     0.88        1   3.88    394
+            GET to an outsider, idle          1        0        0        0        3        2        0        1      7    782
 
             A random node while it is busy: PUT 6.93, GET 3.50. A client that knows the table: PUT 6.00, GET 2.00.
         "#]].assert_eq(&table());

@@ -1,7 +1,7 @@
 //! What a traced run prints: one line for each datagram.
 
 use super::network::Place;
-use crate::peer::{GOSSIP_MAGIC, Message, PEER_MAGIC, glance};
+use crate::peer::{GOSSIP_MAGIC, Message, PEER_MAGIC, frames, glance};
 use std::fmt::Write;
 use std::net::SocketAddr;
 use violet_client::wire::{self, Accept};
@@ -59,7 +59,7 @@ pub fn kind(to: SocketAddr, bytes: &[u8]) -> Kind {
     if !bytes.starts_with(&PEER_MAGIC) {
         return Kind::Request;
     }
-    match glance(bytes) {
+    match frames(bytes).next().and_then(glance) {
         Some((_, Message::Forward { .. })) => Kind::Forward,
         Some((_, Message::Write { .. })) => Kind::Write,
         Some((_, Message::Stored { .. })) => Kind::Stored,
@@ -98,20 +98,10 @@ pub fn datagram(from: SocketAddr, to: SocketAddr, bytes: &[u8]) -> String {
     let result = if bytes.starts_with(&GOSSIP_MAGIC) {
         write!(line, "gossip, {} bytes", bytes.len())
     } else if bytes.starts_with(&PEER_MAGIC) {
-        let message = glance(bytes);
-        if let Some((answered @ 1.., _)) = message {
-            line += &format!("{answered} answered; ");
-        }
-        match message.map(|(_, message)| message) {
-            Some(Message::Forward { client, hops, datagram, .. }) => {
-                write!(line, "forward (hop {hops}) for {}: {}", name(client.address), request(datagram))
-            }
-            Some(Message::Reply { client, datagram, .. }) => {
-                write!(line, "reply for {}, {} bytes", name(client), datagram.len())
-            }
-            Some(message) => write!(line, "{message:?}"),
-            None => write!(line, "damaged frame"),
-        }
+        frames(bytes).enumerate().try_for_each(|(number, bytes)| {
+            line += if number == 0 { "" } else { " + " };
+            frame(&mut line, bytes)
+        })
     } else if to_client {
         write!(line, "answer, {} bytes, {}", bytes.len(), bytes.escape_ascii())
     } else {
@@ -120,6 +110,23 @@ pub fn datagram(from: SocketAddr, to: SocketAddr, bytes: &[u8]) -> String {
     result.expect("writing to a string cannot fail");
     line.truncate(line.char_indices().nth(400).map_or(line.len(), |(at, _)| at));
     line
+}
+
+fn frame(line: &mut String, bytes: &[u8]) -> std::fmt::Result {
+    let message = glance(bytes);
+    if let Some((answered @ 1.., _)) = message {
+        write!(line, "{answered} answered; ")?;
+    }
+    match message.map(|(_, message)| message) {
+        Some(Message::Forward { client, hops, datagram, .. }) => {
+            write!(line, "forward (hop {hops}) for {}: {}", name(client.address), request(datagram))
+        }
+        Some(Message::Reply { client, datagram, .. }) => {
+            write!(line, "reply for {}, {} bytes", name(client), datagram.len())
+        }
+        Some(message) => write!(line, "{message:?}"),
+        None => write!(line, "damaged frame"),
+    }
 }
 
 fn request(bytes: &[u8]) -> String {

@@ -11,7 +11,8 @@ use super::host::{Host, Plan, Plane, Report, State};
 use super::message_count;
 use super::network::{Network, Place, Weather};
 use super::trace;
-use crate::peer::{Message, PEER_MAGIC, glance};
+use crate::outbox::Outbox;
+use crate::peer::{JOINED_BYTES_MAX, Message, PEER_MAGIC, glance};
 use crate::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -358,15 +359,14 @@ impl World {
         let Self { hosts, network, events, sequence, history, .. } = self;
         let host = &mut hosts[node];
         let Some(process) = &mut host.process else { return };
-        for send in process.outbox.sends() {
-            let Some(to) = Place::of(send.to) else { continue };
-            let bytes = process.outbox.bytes(send);
-            note_write(history, bytes);
+        for (address, bytes) in joined(&process.outbox, history) {
+            let Some(to) = Place::of(address) else { continue };
+            let bytes = &bytes[..];
             let deliveries = network.send(leaves_at, Place::Node(node), to, bytes);
             for delivery in deliveries.into_iter().flatten() {
                 *sequence += 1;
                 let bytes = damaged(bytes, delivery.damaged_bit);
-                let event = Event::Arrive { from: host.address, to: send.to, bytes };
+                let event = Event::Arrive { from: host.address, to: address, bytes };
                 events.push(Reverse(Entry { at: delivery.at, sequence: *sequence, event }));
             }
         }
@@ -482,6 +482,24 @@ impl World {
     pub fn dice(&self, part: &str, number: u64) -> Dice {
         Dice::of_part(self.seed, part, number)
     }
+}
+
+/// The datagrams of an outbox: frames in a row to one member are joined, as a real node does.
+fn joined(outbox: &Outbox, history: &mut History) -> Vec<(SocketAddr, Vec<u8>)> {
+    let mut datagrams: Vec<(SocketAddr, Vec<u8>)> = Vec::new();
+    for send in outbox.sends() {
+        let bytes = outbox.bytes(send);
+        note_write(history, bytes);
+        let joins = |(to, before): &&mut (SocketAddr, Vec<u8>)| {
+            let are_frames = before.starts_with(&PEER_MAGIC) && bytes.starts_with(&PEER_MAGIC);
+            *to == send.to && are_frames && before.len() + bytes.len() <= JOINED_BYTES_MAX
+        };
+        match datagrams.last_mut().filter(joins) {
+            Some((_, before)) => before.extend_from_slice(bytes),
+            None => datagrams.push((send.to, bytes.to_vec())),
+        }
+    }
+    datagrams
 }
 
 /// The simulator reads what the nodes write to each other: which version a request was given.
