@@ -6,16 +6,16 @@ use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use violet_client::{Client, Placement};
+use violet_client::{Client, Placement, RetryPolicy};
 
 const MEMBERS: usize = 5;
 const KEYS: u32 = 64;
 /// Limit of every wait; reached only when something is broken.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Five free ports and one more, in a range that no other test uses.
+/// Five free ports and one more, in a range that no other test uses, and not those of a neighbour's run of this one.
 fn free_addresses() -> Vec<SocketAddr> {
-    let start = 28_000 + (std::process::id() % 2_000) as u16;
+    let start = 28_000 + (std::process::id() % 600) as u16 * (MEMBERS as u16 + 1);
     let is_free = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_ok();
     let ports = (start..32_000).filter(is_free).take(MEMBERS + 1);
     ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect()
@@ -60,8 +60,13 @@ struct Traffic {
 }
 
 impl Traffic {
+    /// It asks on for half a minute: on a busy machine nodes lose their core and stand aside, which is not what this
+    /// is about.
     fn new(servers: &[SocketAddr]) -> Self {
-        Self { client: Client::new(servers.to_vec()).expect("servers").with_zero_hop(), round: 0 }
+        let mut policy = RetryPolicy::course_2019();
+        policy.waits.extend([Duration::from_secs(1); 25]);
+        let client = Client::new(servers.to_vec()).expect("servers").with_policy(policy).with_zero_hop();
+        Self { client, round: 0 }
     }
 
     /// Every key once.
@@ -121,12 +126,18 @@ fn a_client_that_knows_the_table_goes_on_while_members_die_and_join() {
         traffic.total(first, ["ledger", "settled"], "forwarded")
             + traffic.total(first, ["counters", ""], "reads_served")
     };
-    let before = passed_on(&mut traffic);
-    traffic.round();
-    traffic.round();
-    let hops = passed_on(&mut traffic) - before;
-    // Of requests to random nodes three in four had to be passed on; here only what a busy machine delays.
-    assert!(hops < u64::from(KEYS), "{hops} of {} requests took a hop", 4 * KEYS);
+    // Requests to random nodes would nearly all be passed on: 0.8 of the writes, 0.4 of the reads. These are only
+    // where a node is late, because the machine is busy; then another round may do without.
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let before = passed_on(&mut traffic);
+        traffic.round();
+        let hops = passed_on(&mut traffic) - before;
+        if hops == 0 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{hops} of {} requests took a hop", 2 * KEYS);
+    }
 
     drop(processes.remove(0));
     traffic.until("the first is gone", |placement| is_alive(placement, first[0]) != Some(true));

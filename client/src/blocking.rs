@@ -148,6 +148,8 @@ pub(crate) struct Told {
     pub(crate) asked: Vec<SocketAddr>,
     /// Where the reply came from.
     pub(crate) answered_by: Option<SocketAddr>,
+    /// The id that was asked with last: overload may have changed it on the way.
+    pub(crate) id: MessageId,
     /// The reply.
     pub(crate) result: Result<Reply, Error>,
 }
@@ -356,13 +358,24 @@ impl Client {
     ///
     /// # Panics
     /// Without a server.
-    pub(crate) fn ask_in_turn(&mut self, mut servers: Vec<SocketAddr>, operation: Operation<'_>) -> Told {
+    pub(crate) fn ask_in_turn(
+        &mut self,
+        mut servers: Vec<SocketAddr>,
+        id: MessageId,
+        operation: Operation<'_>,
+    ) -> Told {
         let is_ipv4 = servers.first().expect("somebody to ask").is_ipv4();
         servers.retain(|server| server.is_ipv4() == is_ipv4);
-        let mut call = Call::new(servers, self.format, self.ids.draw(), operation, &self.policy);
+        let mut call = Call::new(servers, self.format, id, operation, &self.policy);
         self.sockets.run(std::slice::from_mut(&mut call));
         let asked = call.servers.iter().copied().cycle().take(call.sent).collect();
-        Told { asked, answered_by: call.answered_by, result: call.into_result() }
+        let (answered_by, id) = (call.answered_by, call.exchange.id());
+        Told { asked, answered_by, id, result: call.into_result() }
+    }
+
+    /// An id that nobody has asked with.
+    pub(crate) fn draw_id(&mut self) -> MessageId {
+        self.ids.draw()
     }
 
     /// Time since this client was made.

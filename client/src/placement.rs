@@ -6,6 +6,7 @@
 //!
 //! Deliberately not here: asking for pages, and when to ask again; see [`crate::zero_hop`].
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use xxhash_rust::xxh3::xxh3_64;
@@ -67,7 +68,7 @@ impl Pages {
 }
 
 /// Who holds which key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Placement {
     version: u64,
     table: Table,
@@ -101,6 +102,18 @@ impl Placement {
     /// The addresses of the members that hold a key, in the same order.
     pub fn holders(&self, key: &[u8]) -> impl ExactSizeIterator<Item = SocketAddr> {
         self.replicas(key).iter().map(|number| self.table.members[usize::from(*number)].address)
+    }
+}
+
+impl fmt::Debug for Placement {
+    /// Version, shape and members: thousands of numbers would bury whatever is printed next to them.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let members = self.table.members.iter().map(|member| (member.address, member.is_alive));
+        f.debug_struct("Placement")
+            .field("version", &format_args!("{:016x}", self.version))
+            .field("shape", &self.table.shape)
+            .field("members", &members.collect::<Vec<_>>())
+            .finish_non_exhaustive()
     }
 }
 

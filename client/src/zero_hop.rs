@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::blocking::{Client, Error, succeed};
+use crate::blocking::{Client, Error, Told, succeed};
 use crate::exchange::{Reply, RetryPolicy};
 use crate::placement::{Pages, Placement, stored_key};
 use crate::wire::placement::Page;
@@ -190,13 +190,28 @@ impl Client {
         if !self.tries_second_server() {
             targets.truncate(1);
         }
-        let told = self.ask_in_turn(targets, operation);
+        let id = self.draw_id();
+        let mut told = self.ask_in_turn(targets, id, operation);
+        if matches!(told.result, Err(Error::TimedOut { .. })) && self.tries_second_server() {
+            // As every client it tries once more, with the same id, elsewhere first.
+            self.note_told(&told);
+            let (first, second) = self.two_servers();
+            let (now, zero_hop) = (self.now(), self.zero_hop.as_ref());
+            let holders =
+                zero_hop.map_or_else(Vec::new, |known| known.targets(now, key.as_bytes(), is_write, draw));
+            let targets = std::iter::once(first).chain(holders).chain(second).collect();
+            told = self.ask_in_turn(targets, told.id, operation);
+        }
+        self.note_told(&told);
+        let server = told.answered_by.or(told.asked.last().copied()).unwrap_or(first);
+        Ok((server, told.result?))
+    }
+
+    fn note_told(&mut self, told: &Told) {
         let now = self.now();
         if let Some(known) = &mut self.zero_hop {
             known.on_end(now, &told.asked, told.answered_by);
         }
-        let server = told.answered_by.or(told.asked.last().copied()).unwrap_or(first);
-        Ok((server, told.result?))
     }
 
     /// Asks for the table if that is due.
