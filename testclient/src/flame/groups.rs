@@ -213,7 +213,7 @@ impl Forbidden {
 const REQUEST_PATH: &str = "server::Runner::run_batch";
 
 /// Beginnings of names that are nobody's work by themselves.
-const LIBRARIES: [&str; 5] = ["alloc::", "core::", "std::", "hashbrown::", "__rust"];
+const LIBRARIES: [&str; 6] = ["alloc::", "allocator_api2::", "core::", "std::", "hashbrown::", "__rust"];
 
 /// Whether a sample was taken where requests are worked on.
 pub fn is_on_request_path(frames: &[&str]) -> bool {

@@ -164,7 +164,11 @@ pub fn take(name: &str, episode: &Episode, side: Side, how: &HowArguments) -> Re
     }
 }
 
-fn try_to_take(
+/// Takes one profile, however it goes.
+///
+/// # Errors
+/// One sentence.
+pub fn try_to_take(
     name: &str,
     episode: &Episode,
     side: Side,
@@ -175,17 +179,7 @@ fn try_to_take(
     let machine = MachineRecord::here();
     let own = episode.common.iter().chain(side.settings).map(|(name, value)| format!("{name}={value}"));
     let settings: Vec<String> = own.chain(how.settings.iter().cloned()).collect();
-    let load = LoadRecord {
-        nodes: how.nodes.unwrap_or(episode.nodes),
-        entry: episode.entry.name().into(),
-        rate_offered: how.rate.unwrap_or(episode.rate),
-        sockets: episode.sockets,
-        keys: KEYS,
-        value_bytes: VALUE_BYTES,
-        gets_percent: GETS_PERCENT,
-        warm_up_seconds: how.warm_up_seconds,
-        seconds: how.seconds,
-    };
+    let load = load(episode, how);
     let recipe = Recipe {
         violet: how.violet.clone(),
         nodes: load.nodes,
@@ -206,23 +200,32 @@ fn try_to_take(
     let measured = measure(&load, episode.entry, &cluster, sampler, &target)?;
     // The nodes have done their part; reading the samples takes no processor time from them.
     let stacks = measured.recording.stacks(&target)?;
-    drop(cluster);
+    let (rate, cpu_us) = (load.rate_offered, measured.cpu_us_per_request);
     let meta = Meta {
         name: name.to_owned(),
         config: Some(side.config.to_owned()),
         commit: record::commit(),
         settings,
-        result: ResultRecord::new(
-            &measured.paced,
-            load.rate_offered,
-            load.seconds,
-            measured.cpu_us_per_request,
-        ),
+        result: ResultRecord::new(&measured.paced, rate, load.seconds, cpu_us),
         load,
         sampling: SamplingRecord::new(sampler.name(), note, how.hz, &stacks),
         machine,
     };
     Ok(Profile { meta, stacks })
+}
+
+fn load(episode: &Episode, how: &HowArguments) -> LoadRecord {
+    LoadRecord {
+        nodes: how.nodes.unwrap_or(episode.nodes),
+        entry: episode.entry.name().into(),
+        rate_offered: how.rate.unwrap_or(episode.rate),
+        sockets: episode.sockets,
+        keys: KEYS,
+        value_bytes: VALUE_BYTES,
+        gets_percent: GETS_PERCENT,
+        warm_up_seconds: how.warm_up_seconds,
+        seconds: how.seconds,
+    }
 }
 
 /// Puts every key once, so that every GET finds one.
