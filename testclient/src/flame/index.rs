@@ -9,9 +9,6 @@ use super::episodes::{self, EPISODES, Episode};
 use super::record::{FLAME_FILE, Meta};
 use crate::report::milliseconds;
 
-/// A smaller change of the processor time per request is within what two equal runs differ by here.
-const NOISE: f64 = 0.05;
-
 const HEAD: &str = r#"<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -92,6 +89,17 @@ impl Pair {
         self.before.result.offered_was_reached && self.after.result.offered_was_reached
     }
 
+    /// Whether every round of one side took more than every round of the other. Otherwise they may be
+    /// equal, and nobody is named the winner.
+    fn is_apart(&self) -> bool {
+        let range = |meta: &Meta| {
+            let rounds = &meta.result.cpu_us_rounds;
+            Some((*rounds.first()?, *rounds.last()?))
+        };
+        let apart = |(low, high): (f64, f64), (other_low, other_high)| high < other_low || other_high < low;
+        range(&self.before).zip(range(&self.after)).is_some_and(|(before, after)| apart(before, after))
+    }
+
     /// What was measured, in one sentence.
     fn finding(&self) -> String {
         let Some(change) = self.change() else {
@@ -99,20 +107,31 @@ impl Pair {
         };
         let sampler = &self.after.sampling.sampler;
         let size = match change {
-            change if change.abs() < NOISE => "no difference beyond the noise of such runs".to_owned(),
+            _ if !self.is_apart() => "no difference beyond what equal runs differ by".to_owned(),
             change if change < 0.0 => format!("{:.0} % less processor time per request", -change * 100.0),
             change => format!("{:.0} % more processor time per request", change * 100.0),
         };
-        let result = format!("Measured here ({sampler}, commit {}): {size}.", escape(&self.after.commit));
+        let result = format!(
+            "Measured here ({sampler}, commit {}): {size} (before {}, after {} us in the rounds).",
+            escape(&self.after.commit),
+            rounds(&self.before),
+            rounds(&self.after)
+        );
         match &self.episode.original {
             None => result,
             Some(original) => {
-                let agrees = change <= -original.gain_min;
+                let agrees = self.is_apart() && change < 0.0;
                 let verdict = if agrees { "agrees with" } else { "does not agree with" };
-                format!("{result} That {verdict} the original of 2015 ({}).", original.seen)
+                format!("{result} That {verdict} the original of 2015 ({original}).")
             }
         }
     }
+}
+
+/// The processor time per request of every round.
+fn rounds(meta: &Meta) -> String {
+    let times: Vec<String> = meta.result.cpu_us_rounds.iter().map(|us| format!("{us:.1}")).collect();
+    times.join(" / ")
 }
 
 fn page(taken: &[Pair]) -> String {

@@ -1,5 +1,6 @@
 //! What is kept of a profile besides its stacks: `meta.json`.
 
+use std::cmp::Ordering;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -61,11 +62,14 @@ pub struct LoadRecord {
     pub gets_percent: usize,
     /// Before the measurement.
     pub warm_up_seconds: u64,
-    /// How long was measured and sampled.
+    /// How long was measured and sampled in each round.
     pub seconds: u64,
+    /// Rounds, each with a new cluster; an episode's sides take turns.
+    pub rounds: usize,
 }
 
-/// What came of the load. The loop is open: latency runs from the moment when a request was due.
+/// What came of the load, in the round with the median processor time. The loop is open: latency runs
+/// from the moment when a request was due.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ResultRecord {
     /// Answers with success per second.
@@ -74,6 +78,8 @@ pub struct ResultRecord {
     pub offered_was_reached: bool,
     /// Processor time of all nodes per answer, from the scheduler.
     pub cpu_us_per_request: Option<f64>,
+    /// The same of every round, sorted.
+    pub cpu_us_rounds: Vec<f64>,
     /// Median.
     pub p50_ms: f64,
     /// One of a hundred is slower.
@@ -129,6 +135,7 @@ impl ResultRecord {
             rate_reached,
             offered_was_reached: f64::from(rate_offered) * REACHED_SHARE_MIN <= rate_reached,
             cpu_us_per_request,
+            cpu_us_rounds: cpu_us_per_request.into_iter().collect(),
             p50_ms: ms(50.0),
             p99_ms: ms(99.0),
             p999_ms: ms(99.9),
@@ -137,6 +144,28 @@ impl ResultRecord {
             lost: paced.lost(),
             refused: paced.refused,
         }
+    }
+}
+
+impl Meta {
+    /// Puts rounds of the same load together. The samples are those of all of them.
+    ///
+    /// # Panics
+    /// Without any round.
+    pub fn of_rounds(mut rounds: Vec<Self>, stacks: &Stacks) -> Self {
+        rounds.sort_by(|one, other| {
+            one.result.cpu_us_rounds.partial_cmp(&other.result.cpu_us_rounds).unwrap_or(Ordering::Equal)
+        });
+        let all: Vec<f64> = rounds.iter().flat_map(|round| round.result.cpu_us_rounds.clone()).collect();
+        let all_reached = rounds.iter().all(|round| round.result.offered_was_reached);
+        let count = rounds.len();
+        let mut median = rounds.swap_remove(count / 2);
+        median.load.rounds = count;
+        median.result.cpu_us_rounds = all;
+        median.result.offered_was_reached = all_reached;
+        let SamplingRecord { sampler, note, hz, .. } = median.sampling;
+        median.sampling = SamplingRecord::new(&sampler, note, hz, stacks);
+        median
     }
 }
 

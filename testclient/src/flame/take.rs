@@ -33,7 +33,7 @@ const STORING_WAITS: [Duration; 10] = [Duration::from_millis(500); 10];
 pub const UNKNOWN_SHARE_MAX: f64 = 0.02;
 /// A run that does not reach its rate, or whose generator was late, is made again: mostly something
 /// else was using the machine.
-const TRIES_MAX: usize = 3;
+const TRIES_MAX: usize = 2;
 /// A generator that is later than this limits what it measures.
 const LATE_MS_MAX: f64 = 5.0;
 
@@ -49,11 +49,14 @@ pub struct HowArguments {
     /// Where the cluster's files go.
     #[arg(long, default_value = ".violet/flame", value_name = "DIR")]
     pub dir: PathBuf,
-    /// How long to load and sample.
-    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
+    /// How often, each time with a new cluster; the sides of an episode take turns.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=20))]
+    pub rounds: u64,
+    /// How long to load and sample in each round.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub seconds: u64,
     /// How long to load before that.
-    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u64).range(0..=60))]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=60))]
     pub warm_up_seconds: u64,
     /// Who takes the samples.
     #[arg(long, default_value = "auto")]
@@ -123,7 +126,9 @@ pub fn run(arguments: &TakeArguments) -> Result<bool, String> {
     if name.is_empty() || name.contains(['/', '.']) {
         return Err(format!("--name '{name}': must be the name of a folder, without '/' and '.'"));
     }
-    take(name, episode, side, &arguments.how)?.write(&arguments.out)?;
+    let how = &arguments.how;
+    let rounds = (0..how.rounds).map(|_| take(name, episode, side, how)).collect::<Result<_, _>>()?;
+    Profile::of_rounds(rounds).write(&arguments.out)?;
     Ok(true)
 }
 
@@ -134,8 +139,16 @@ pub fn run(arguments: &TakeArguments) -> Result<bool, String> {
 pub fn take_episode(number: usize, episode: &Episode, how: &HowArguments, out: &Path) -> Result<(), String> {
     println!("episode {number}, {}: {}", episode.name, episode.title);
     let folder = |what| episodes::folder(number, episode, what);
-    for (what, side) in [("before", episode.before), ("after", episode.after)] {
-        take(&folder(what), episode, side, how)?.write(out)?;
+    let mut sides = [("before", episode.before, Vec::new()), ("after", episode.after, Vec::new())];
+    for _ in 0..how.rounds {
+        for (what, side, rounds) in &mut sides {
+            rounds.push(take(&folder(what), episode, *side, how)?);
+        }
+        // What gets slower with time must not always hit the same side.
+        sides.reverse();
+    }
+    for (_, _, rounds) in sides {
+        Profile::of_rounds(rounds).write(out)?;
     }
     diff::write(&out.join(folder("before")), &out.join(folder("after")), &out.join(folder("diff")))?;
     Ok(())
@@ -225,6 +238,7 @@ fn load(episode: &Episode, how: &HowArguments) -> LoadRecord {
         gets_percent: GETS_PERCENT,
         warm_up_seconds: how.warm_up_seconds,
         seconds: how.seconds,
+        rounds: 1,
     }
 }
 
@@ -328,6 +342,17 @@ fn print_result(meta: &Meta) {
 }
 
 impl Profile {
+    /// Puts rounds together; there is at least one.
+    fn of_rounds(rounds: Vec<Self>) -> Self {
+        let mut stacks = Stacks::default();
+        let metas = rounds.into_iter().map(|round| {
+            stacks.add_all(round.stacks);
+            round.meta
+        });
+        let metas = metas.collect();
+        Self { meta: Meta::of_rounds(metas, &stacks), stacks }
+    }
+
     /// Writes the folder.
     ///
     /// # Errors

@@ -33,8 +33,8 @@ impl Folder {
         let meta = format!(
             r#"{{"name": "{name}", "config": null, "commit": "c", "settings": ["x=y"],
             "load": {{"nodes": 3, "entry": "first", "rate_offered": {rate}, "sockets": 1, "keys": 1, "value_bytes": 1,
-                      "gets_percent": 50, "warm_up_seconds": 1, "seconds": 1}},
-            "result": {{"rate_reached": {rate}, "offered_was_reached": true, "cpu_us_per_request": {us}, "p50_ms": 1,
+                      "gets_percent": 50, "warm_up_seconds": 1, "seconds": 1, "rounds": 1}},
+            "result": {{"rate_reached": {rate}, "offered_was_reached": true, "cpu_us_per_request": {us}, "cpu_us_rounds": [{us}], "p50_ms": 1,
                         "p99_ms": 2, "p999_ms": 3, "max_ms": 4, "generator_late_p99_ms": 0.1, "lost": 0, "refused": 0}},
             "sampling": {{"sampler": "perf", "note": null, "hz": 99, "samples": 10, "unknown_share": 0, "groups": []}},
             "machine": {{"processor": "p", "cores": 2, "kernel": "k", "load_average_before": 0.5}}}}"#
