@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::diff::{BACKWARD_FILE, FORWARD_FILE, TABLE_FILE};
 use super::episodes::{self, EPISODES, Episode};
+use super::groups::Group;
 use super::record::{FLAME_FILE, Meta};
 use crate::report::milliseconds;
 
@@ -100,7 +101,25 @@ impl Pair {
         range(&self.before).zip(range(&self.after)).is_some_and(|(before, after)| apart(before, after))
     }
 
-    /// What was measured, in one sentence.
+    /// Of all groups, the one whose time per request differs most.
+    fn largest_group_change(&self) -> String {
+        let us = |meta: &Meta, name: &str| {
+            let share =
+                meta.sampling.groups.iter().find(|(known, _)| known == name).map_or(0.0, |(_, share)| *share);
+            share * meta.result.cpu_us_per_request.unwrap_or(0.0)
+        };
+        let groups = Group::ALL.map(|group| {
+            let name = group.name();
+            (name, us(&self.before, name), us(&self.after, name))
+        });
+        let size = |(_, before, after): &(&str, f64, f64)| (after - before).abs();
+        let largest = groups.into_iter().max_by(|one, other| size(one).total_cmp(&size(other)));
+        largest.map_or_else(String::new, |(name, before, after)| {
+            format!("The largest change is in {name}: {before:.1} to {after:.1} us")
+        })
+    }
+
+    /// What was measured, in a few sentences.
     fn finding(&self) -> String {
         let Some(change) = self.change() else {
             return "Measured here: the processor time per request is not known.".into();
@@ -112,10 +131,11 @@ impl Pair {
             change => format!("{:.0} % more processor time per request", change * 100.0),
         };
         let result = format!(
-            "Measured here ({sampler}, commit {}): {size} (before {}, after {} us in the rounds).",
+            "Measured here ({sampler}, commit {}): {size} (before {}, after {} us in the rounds). {}.",
             escape(&self.after.commit),
             rounds(&self.before),
-            rounds(&self.after)
+            rounds(&self.after),
+            self.largest_group_change()
         );
         match &self.episode.original {
             None => result,
