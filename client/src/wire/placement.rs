@@ -258,12 +258,12 @@ mod tests {
     use super::*;
 
     fn member(number: u16) -> TableMember {
-        let ip = if number % 2 == 0 {
+        let ip = if number.is_multiple_of(2) {
             IpAddr::from([10, 0, 0, 1])
         } else {
             IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])
         };
-        TableMember { address: SocketAddr::new(ip, 4410 + number), is_alive: number % 3 != 0 }
+        TableMember { address: SocketAddr::new(ip, 4410 + number), is_alive: !number.is_multiple_of(3) }
     }
 
     /// Member numbers follow each other: a partition's replicas are different whatever the partition.
