@@ -6,10 +6,12 @@ use std::time::{Duration, Instant};
 use violet::config::Config;
 use violet::metrics::Metric;
 use violet::node::Birth;
-use violet::server::{Clock, Server};
+use violet::server::{Clock, Server, StartError};
 use violet_client::{Client, Format};
 
 const NODES: usize = 3;
+/// How often ports are drawn.
+const START_TRIES_MAX: usize = 20;
 /// Reached only when something is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -20,7 +22,20 @@ fn free_addresses() -> Vec<SocketAddr> {
     sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect()
 }
 
-fn start(addresses: &[SocketAddr], settings: &[(&str, &str)]) -> Vec<Server> {
+/// Starts a cluster. Somebody may take a port for TCP just then: other tests make connections.
+fn start(settings: &[(&str, &str)]) -> (Vec<SocketAddr>, Vec<Server>) {
+    for _ in 0..START_TRIES_MAX {
+        let addresses = free_addresses();
+        match try_to_start(&addresses, settings) {
+            Ok(servers) => return (addresses, servers),
+            Err(StartError::Bulk(..) | StartError::Sockets(_)) => {}
+            Err(error) => panic!("it starts: {error}"),
+        }
+    }
+    panic!("no free ports in {START_TRIES_MAX} tries");
+}
+
+fn try_to_start(addresses: &[SocketAddr], settings: &[(&str, &str)]) -> Result<Vec<Server>, StartError> {
     let flag = |name: &str| settings.iter().find(|(known, _)| *known == name).map(|(_, v)| (*v).to_owned());
     let config = Config::load(None, |_| None, flag).expect("all of these are allowed");
     let start_one = |(index, listen): (usize, &SocketAddr)| {
@@ -33,9 +48,19 @@ fn start(addresses: &[SocketAddr], settings: &[(&str, &str)]) -> Vec<Server> {
             members: addresses.to_vec(),
             large_pages: false,
         };
-        Server::start(&Config { listen: *listen, ..config.clone() }, clock, birth).expect("it starts")
+        Server::start(&Config { listen: *listen, ..config.clone() }, clock, birth)
     };
-    addresses.iter().enumerate().map(start_one).collect()
+    let mut servers = Vec::new();
+    for one in addresses.iter().enumerate() {
+        match start_one(one) {
+            Ok(server) => servers.push(server),
+            Err(error) => {
+                servers.into_iter().for_each(Server::stop);
+                return Err(error);
+            }
+        }
+    }
+    Ok(servers)
 }
 
 fn is_settled(server: &Server) -> bool {
@@ -50,8 +75,7 @@ fn serves(settings: &[(&str, &str)]) {
     let settings =
         [settings, &[("replicas", "2"), ("workers", "2"), ("inline-batch", "0"), ("memory-mib", "64")]]
             .concat();
-    let addresses = free_addresses();
-    let servers = start(&addresses, &settings);
+    let (addresses, servers) = start(&settings);
     let deadline = Instant::now() + PATIENCE;
     while !servers.iter().all(is_settled) {
         assert!(Instant::now() < deadline, "no cluster with {settings:?}");
