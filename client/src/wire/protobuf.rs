@@ -161,36 +161,30 @@ fn decode_operation(payload: &[u8]) -> Result<Operation<'_>, Status> {
 /// Appends a request of this layout. A PUT always says its version, as the 2019 clients do, and so does a
 /// PutWithContext.
 pub fn encode_request(request: &Request<'_>, out: &mut Vec<u8>) {
-    let number_bytes = number_bytes(u64::from(request.operation.command()));
-    let key_bytes = request.operation.key().map_or(0, |key| bytes_bytes(key.as_bytes().len()));
-    let value_bytes = match &request.operation {
-        Operation::Put { value, .. } => bytes_bytes(value.bytes.len()) + i32_bytes(value.version),
+    let mut payload = Vec::with_capacity(64);
+    push_operation(&request.operation, &mut payload);
+    encode_envelope(&request.id, payload.len(), out, |out| out.extend_from_slice(&payload));
+}
+
+fn push_operation(operation: &Operation<'_>, out: &mut Vec<u8>) {
+    push_number(out, 1, u64::from(operation.command()));
+    if let Some(key) = operation.key() {
+        push_bytes(out, 2, key.as_bytes());
+    }
+    match operation {
+        Operation::GetPlacement { offset } => push_bytes(out, 2, &offset.to_le_bytes()),
+        Operation::Put { value, .. } => {
+            push_bytes(out, 3, value.bytes);
+            push_i32(out, 4, value.version);
+        }
         Operation::PutWithContext { context, value, .. } => {
-            let length = siblings::put_with_context_bytes(context, value.bytes);
-            bytes_bytes(length) + i32_bytes(value.version)
+            push_varint(out, 3 << 3 | WIRE_BYTES);
+            push_varint(out, siblings::put_with_context_bytes(context, value.bytes) as u64);
+            siblings::push_with_context(context, value.bytes, out);
+            push_i32(out, 4, value.version);
         }
-        _ => 0,
-    };
-    encode_envelope(&request.id, number_bytes + key_bytes + value_bytes, out, |out| {
-        push_number(out, 1, u64::from(request.operation.command()));
-        if let Some(key) = request.operation.key() {
-            push_bytes(out, 2, key.as_bytes());
-        }
-        match &request.operation {
-            Operation::GetPlacement { offset } => push_bytes(out, 2, &offset.to_le_bytes()),
-            Operation::Put { value, .. } => {
-                push_bytes(out, 3, value.bytes);
-                push_i32(out, 4, value.version);
-            }
-            Operation::PutWithContext { context, value, .. } => {
-                push_varint(out, 3 << 3 | WIRE_BYTES);
-                push_varint(out, siblings::put_with_context_bytes(context, value.bytes) as u64);
-                siblings::push_with_context(context, value.bytes, out);
-                push_i32(out, 4, value.version);
-            }
-            _ => {}
-        }
-    });
+        _ => {}
+    }
 }
 
 /// Appends a response of this layout.
