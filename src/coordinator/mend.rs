@@ -6,7 +6,7 @@
 //! every read into a write.
 
 use super::read_op::{Known, ReadOp};
-use super::{Coordinator, Turn};
+use super::{Coordinator, Few, Turn};
 use crate::ids::{MemberId, RequestKey, Version};
 use crate::metrics::Metric;
 use crate::peer::{Message, Write};
@@ -21,13 +21,13 @@ const MENDS_AT_ONCE: u32 = 20;
 const MEND_TAKES: Duration = Duration::from_nanos(1_000_000_000 / MENDS_PER_S as u64);
 
 /// Who holds the newest record, and who needs it. A member that holds nothing needs no removal.
-fn needed(known: &[Known]) -> Option<(MemberId, Vec<MemberId>)> {
+fn needed(known: &[Known]) -> Option<(MemberId, Few<MemberId>)> {
     let newest = *known.iter().max_by_key(|known| known.version)?;
     let lacks = |other: &&Known| {
         let is_older = other.primary && other.version < newest.version;
         is_older && !(other.removed && newest.removed)
     };
-    let lacking: Vec<MemberId> = known.iter().filter(lacks).map(|other| other.member).collect();
+    let lacking: Few<MemberId> = known.iter().filter(lacks).map(|other| other.member).collect();
     (!lacking.is_empty()).then_some((newest.member, lacking))
 }
 
@@ -35,7 +35,7 @@ impl Coordinator {
     /// Has replicas mended that this read found behind the others; `answered` is who sent the value at last,
     /// and its version.
     pub(super) fn mend(&self, turn: &mut Turn<'_>, op: &ReadOp, answered: Option<(MemberId, Version)>) {
-        let mut known: Vec<Known> = op.known().collect();
+        let mut known: Few<Known> = op.known().collect();
         if let Some((member, version)) = answered {
             known.retain(|other| other.member != member);
             known.push(Known { member, primary: true, version, removed: false });
@@ -93,7 +93,7 @@ mod tests {
     fn who_is_behind_is_mended_by_who_is_not() {
         let check = |all: &[Known], expected: Option<(u64, &[u64])>| {
             let expected = expected.map(|(holder, lacking)| {
-                (MemberId(holder), lacking.iter().map(|id| MemberId(*id)).collect::<Vec<_>>())
+                (MemberId(holder), lacking.iter().map(|id| MemberId(*id)).collect::<Few<_>>())
             });
             assert_eq!(needed(all), expected, "{all:?}");
         };

@@ -407,10 +407,11 @@ impl Coordinator {
         let front_end = client.front_end.filter(|_| client.needs_proxy);
         if let Some(front_end) = front_end.and_then(|member| turn.view.index_of(member)) {
             turn.outbox.count(Metric::RepliesProxied);
-            let mut datagram = Vec::new();
+            let mut datagram = turn.outbox.lend();
             wire::encode_response(client.format, response, &mut datagram);
             let message = Message::Reply { client: client.address, datagram: &datagram };
             self.link.send(turn.now, turn.view, front_end, &message, turn.outbox);
+            turn.outbox.give_back(datagram);
         } else {
             turn.outbox.send(Lane::Client, client.address, |out| {
                 wire::encode_response(client.format, response, out);

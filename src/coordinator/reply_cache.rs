@@ -254,8 +254,10 @@ impl ReplyCache {
         progress: Progress,
     ) -> bool {
         if shard.back().is_none_or(|bucket| self.bucket_span() < now.since(bucket.opened)) {
+            // It will take about as many as the one before, and is made large enough at once.
+            let expected = shard.back().map_or(0, |bucket| bucket.records.len());
             self.drop_old(shard, now);
-            shard.push_back(Bucket { opened: now, records: HashTable::new() });
+            shard.push_back(Bucket { opened: now, records: HashTable::with_capacity(expected) });
         }
         let has_room = |shard: &VecDeque<Bucket>| {
             let held: usize = shard.iter().map(|bucket| bucket.records.len()).sum();
