@@ -7,7 +7,7 @@ TEST_PORT ?= 24410
 ENDURE_PORT ?= 25410
 SCENARIO ?= restart-empty
 FLAME_PORT ?= 26410
-FLAME_SECONDS ?= 4
+FLAME_SECONDS ?= 3
 DIR     ?= .violet
 SEEDS   ?= 2000
 SWARM_SEEDS ?= 20000
@@ -94,7 +94,7 @@ lookups: ## How many preference lists one core looks up in a second
 flamegraph: build ## EPISODE=n: both sides of an episode and what changed; CONFIG=name [NAME=x]: one configuration
 	$(TEST) flame take $(if $(EPISODE),--episode $(EPISODE)) $(if $(CONFIG),--config $(CONFIG)) $(if $(NAME),--name $(NAME)) $(FLAME_HOW)
 
-flamegraph-all: build ## All episodes and the page: 11 x 2 x 3 runs of about 4 + FLAME_SECONDS seconds
+flamegraph-all: build ## All episodes and the page: 11 x 2 x 5 runs of about 4 + FLAME_SECONDS seconds
 	$(TEST) flame all $(FLAME_HOW)
 
 flamegraph-diff: build ## A=name B=name: compare two profiles, as pictures and tables

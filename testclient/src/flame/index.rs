@@ -140,8 +140,11 @@ impl Pair {
         match &self.episode.original {
             None => result,
             Some(original) => {
-                let agrees = self.is_apart() && change < 0.0;
-                let verdict = if agrees { "agrees with" } else { "does not agree with" };
+                let verdict = match (self.is_apart(), change < 0.0) {
+                    (true, true) => "agrees with",
+                    (true, false) => "contradicts",
+                    (false, _) => "does not show the gain of",
+                };
                 format!("{result} That {verdict} the original of 2015 ({original}).")
             }
         }

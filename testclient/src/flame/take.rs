@@ -50,10 +50,10 @@ pub struct HowArguments {
     #[arg(long, default_value = ".violet/flame", value_name = "DIR")]
     pub dir: PathBuf,
     /// How often, each time with a new cluster; the sides of an episode take turns.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=20))]
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=20))]
     pub rounds: u64,
     /// How long to load and sample in each round.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=60))]
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=60))]
     pub seconds: u64,
     /// How long to load before that.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(0..=60))]
