@@ -297,15 +297,19 @@ impl Peer {
         }
     }
 
-    /// Takes out what it is to be told of.
+    /// Takes out what it is to be told of, as much as one frame takes.
     pub fn take_answered(&self, now: Instant) -> SmallVec<[Answered; ANSWERED_MAX]> {
         if self.untold_since().is_none() {
             return SmallVec::new();
         }
         let mut answered = self.answered.lock();
-        self.untold_since.store(0, Ordering::Relaxed);
         let told = |Untold { token, version, at }| Answered { token, version, held: now.since(at) };
-        answered.drain(..).map(told).collect()
+        // Other threads may have added more before this one came to send.
+        let count = answered.len().min(ANSWERED_MAX);
+        let taken = answered.drain(..count).map(told).collect();
+        let since = answered.first().map_or(0, |untold| untold.at.as_nanos());
+        self.untold_since.store(since, Ordering::Relaxed);
+        taken
     }
 
     /// Adds to (or takes from) the number of reads that it has been asked and has not answered.
@@ -416,6 +420,22 @@ mod tests {
             assert_eq!(check(&peer, 1, 3, sent(1_020), 101_200), Err(Metric::PeerStale));
             assert_eq!(check(&peer, 1, 4, sent(2_220), 101_220), Ok(()));
         }
+    }
+
+    #[test]
+    fn of_answered_reads_none_is_left_untold() {
+        let peer = Peer::default();
+        assert!(peer.take_answered(at(1)).is_empty());
+        for token in 0..20 {
+            let is_full = peer.note_answered(at(10 + token), token, Version::default());
+            assert_eq!(is_full, ANSWERED_MAX as u64 <= token + 1, "{token}");
+        }
+        assert_eq!(peer.untold_since(), Some(at(10)));
+        let tokens = |now| peer.take_answered(now).iter().map(|one| one.token).collect::<Vec<_>>();
+        assert_eq!(tokens(at(40)), (0..16).collect::<Vec<_>>());
+        assert_eq!(peer.untold_since(), Some(at(26)), "more than one frame takes is told with the next");
+        assert_eq!(peer.take_answered(at(40))[0].held, Duration::from_millis(14));
+        assert_eq!((tokens(at(41)), peer.untold_since()), (vec![], None));
     }
 
     #[test]

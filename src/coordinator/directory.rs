@@ -1,15 +1,16 @@
-//! Tells clients who holds which key, so that they can ask the right member first: the private command 0x28.
+//! Tells clients who is where: the members (0x22), who answers for one key (0x27), and who holds which key, so
+//! that they can ask the right member first (0x28).
 //!
-//! The table is the layout in force, as every member computes it; its hash is the version. A page is written on the
+//! The table of 0x28 is the layout in force, as every member computes it; its hash is the version. A page is written on the
 //! spot from the view, whatever its offset: nothing is kept for a client between two pages, and a layout that changes
 //! in between shows by the version. It says nothing about stand-ins and former owners. A client that asks the wrong
 //! member is served as any other.
 
 use super::{Arrival, Coordinator, Turn};
-use crate::cluster::ClusterView;
+use crate::cluster::{ClusterView, Member, MemberState};
 use crate::metrics::Metric;
 use violet_client::wire::placement::{TableMember, TableShape, encode_page};
-use violet_client::{Response, Status, Value};
+use violet_client::{Key, Response, Status, Value};
 
 impl Coordinator {
     /// Answers with the page that begins at `offset`. A node that has not joined knows no table.
@@ -46,11 +47,39 @@ fn push_page(view: &ClusterView, offset: u32, page: &mut Vec<u8>) -> Result<(), 
     encode_page(view.layout(), shape, offset, member, replica, page)
 }
 
+/// Who answers for a key: its replicas in order, in reach or not, then who stands in or was a replica before.
+pub(super) fn locate(turn: &Turn<'_>, key: &Key) -> String {
+    let (view, partition) = (turn.view, Coordinator::partition_of(turn, key));
+    let holders = view.holders(partition, turn.now, turn.suspect_after);
+    let is_held = |member: u16| holders.as_slice().iter().any(|holder| holder.member == member);
+    let mut text = String::new();
+    for &member in view.primaries(partition) {
+        let role = if is_held(member) { "replica" } else { "absent-replica" };
+        text += &format!("{} {role}\n", view.member(member).address);
+    }
+    for holder in holders.as_slice().iter().filter(|holder| !holder.primary) {
+        let role = if holder.former { "former" } else { "stand-in" };
+        text += &format!("{} {role}\n", view.member(holder.member).address);
+    }
+    text
+}
+
+/// All members, one `address state` a line.
+pub(super) fn list_members(view: &ClusterView) -> String {
+    let state = |member: &Member| match member.state {
+        MemberState::Alive => "alive",
+        MemberState::Down(_) => "down",
+    };
+    let mut lines: Vec<String> =
+        view.members().iter().map(|member| format!("{} {}\n", member.address, state(member))).collect();
+    lines.sort_unstable();
+    lines.concat()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cluster::layout::{Layout, Layouts};
-    use crate::cluster::{Member, MemberState};
     use crate::ids::MemberId;
     use std::net::SocketAddr;
     use std::sync::Arc;

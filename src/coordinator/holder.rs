@@ -118,7 +118,7 @@ impl Coordinator {
         if is_full || hold.is_zero() {
             return self.link.send(turn.now, turn.view, front_end, &Message::Pong, turn.outbox);
         }
-        self.tell_at.fetch_min((turn.now + hold).as_nanos(), Ordering::Relaxed);
+        self.tell_at.fetch_min((turn.now + hold).as_nanos(), Ordering::SeqCst);
     }
 
     /// Tells those that have waited for long enough.
@@ -126,18 +126,19 @@ impl Coordinator {
         if turn.now.as_nanos() < self.tell_at.load(Ordering::Relaxed) {
             return;
         }
-        self.tell_at.store(u64::MAX, Ordering::Relaxed);
+        // Before the members are looked at, for all threads: what one of them notes later brings its own moment.
+        self.tell_at.swap(u64::MAX, Ordering::SeqCst);
         #[cfg(test)]
         if self.settings.bugs.answers_wait_for_a_ride {
             return;
         }
         for index in 0..turn.view.members().len() as u16 {
-            let Some(since) = turn.view.member(index).peer.untold_since() else { continue };
-            let due = since + self.settings.answer_hold;
-            if due <= turn.now {
+            let due = || Some(turn.view.member(index).peer.untold_since()? + self.settings.answer_hold);
+            while due().is_some_and(|due| due <= turn.now) {
                 self.link.send(turn.now, turn.view, index, &Message::Pong, turn.outbox);
-            } else {
-                self.tell_at.fetch_min(due.as_nanos(), Ordering::Relaxed);
+            }
+            if let Some(due) = due() {
+                self.tell_at.fetch_min(due.as_nanos(), Ordering::SeqCst);
             }
         }
     }

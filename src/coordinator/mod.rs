@@ -351,11 +351,11 @@ impl Coordinator {
                 self.answer(turn, &arrival.client, &Response { membership_count: count, ..response });
             }
             Operation::GetMembershipList => {
-                let text = list_members(turn.view);
+                let text = directory::list_members(turn.view);
                 self.answer_text(turn, &arrival.client, &text);
             }
             Operation::Locate { key } => {
-                let text = locate(turn, &key);
+                let text = directory::locate(turn, &key);
                 self.answer_text(turn, &arrival.client, &text);
             }
             Operation::GetPlacement { offset } => self.tell_placement(turn, arrival, offset),
@@ -592,32 +592,4 @@ impl Coordinator {
     fn partition_of(turn: &Turn<'_>, key: &Key) -> u16 {
         turn.view.partition_of(key.as_bytes())
     }
-}
-
-/// Who answers for a key: its replicas in order, in reach or not, then who stands in or was a replica before.
-fn locate(turn: &Turn<'_>, key: &Key) -> String {
-    let (view, partition) = (turn.view, Coordinator::partition_of(turn, key));
-    let holders = view.holders(partition, turn.now, turn.suspect_after);
-    let is_held = |member: u16| holders.as_slice().iter().any(|holder| holder.member == member);
-    let mut text = String::new();
-    for &member in view.primaries(partition) {
-        let role = if is_held(member) { "replica" } else { "absent-replica" };
-        text += &format!("{} {role}\n", view.member(member).address);
-    }
-    for holder in holders.as_slice().iter().filter(|holder| !holder.primary) {
-        let role = if holder.former { "former" } else { "stand-in" };
-        text += &format!("{} {role}\n", view.member(holder.member).address);
-    }
-    text
-}
-
-fn list_members(view: &ClusterView) -> String {
-    let state = |member: &crate::cluster::Member| match member.state {
-        crate::cluster::MemberState::Alive => "alive",
-        crate::cluster::MemberState::Down(_) => "down",
-    };
-    let mut lines: Vec<String> =
-        view.members().iter().map(|member| format!("{} {}\n", member.address, state(member))).collect();
-    lines.sort_unstable();
-    lines.concat()
 }

@@ -10,8 +10,8 @@
 //!
 //! The tag is SipHash-2-4-128 over the receiver's name (which is not sent: the receiver knows it) and
 //! everything behind the tag, under a key derived by BLAKE3 from the cluster's key (one for each magic).
-//! For frames of this size SipHash takes a third of the time of a keyed BLAKE3, and that was a twentieth
-//! of all that a busy node did. So a frame copied to another member opens nowhere. Sequence numbers run per sender and receiver; the
+//! For frames of this size SipHash takes a third to a half of the time of a keyed BLAKE3, and that was a
+//! twentieth of all that a busy node did. So a frame copied to another member opens nowhere. Sequence numbers run per sender and receiver; the
 //! receiver's window ([`crate::cluster::Peer::accept`]) refuses what it has seen, and the send time
 //! refuses what was on its way for too long. A client's address is only ever taken from here.
 //!

@@ -24,7 +24,7 @@ pub struct Answered {
     pub held: Duration,
 }
 
-/// Appends a list, of which only the first [`ANSWERED_MAX`] count.
+/// Appends a list of at most [`ANSWERED_MAX`]; more would be left out.
 pub fn push_answered(out: &mut Vec<u8>, answered: impl ExactSizeIterator<Item = Answered>) {
     out.push(answered.len().min(ANSWERED_MAX) as u8);
     for Answered { token, version, held } in answered.take(ANSWERED_MAX) {
