@@ -20,6 +20,8 @@ mod keyset;
 mod load;
 mod machine;
 mod report;
+#[allow(dead_code, reason = "the load command and the reports are being built on it")]
+mod result;
 mod routes;
 mod settings;
 mod stages;
