@@ -63,6 +63,10 @@ pub enum Admission {
 #[derive(Debug)]
 pub struct ReplyCache {
     window: Duration,
+    /// For how long a bucket takes records.
+    bucket_span: Duration,
+    /// How exactly a record says when it was made.
+    step_nanos: u64,
     bytes_max: usize,
     budget: Arc<Budget>,
     expired_at: AtomicU64,
@@ -92,10 +96,8 @@ const DONE: u64 = 1;
 const REPLICATED: u64 = 2;
 
 impl Record {
-    fn new(request: RequestKey, progress: Progress, after: Duration, span: Duration) -> Self {
-        let step = span / STEPS;
-        let steps = after.as_nanos() / step.as_nanos().max(1);
-        let step = u64::try_from(steps).unwrap_or(u64::MAX).min(u64::from(STEPS - 1));
+    fn new(request: RequestKey, progress: Progress, after_nanos: u64, step_nanos: u64) -> Self {
+        let step = (after_nanos / step_nanos).min(u64::from(STEPS - 1));
         let mut record = Self { request: request.short(), packed: step << KIND_BITS };
         record.set(progress);
         record
@@ -116,8 +118,8 @@ impl Record {
     }
 
     /// How long after the opening of its bucket it was made.
-    fn after(&self, span: Duration) -> Duration {
-        span / STEPS * ((self.packed >> KIND_BITS) as u32 & (STEPS - 1))
+    fn after(&self, step_nanos: u64) -> Duration {
+        Duration::from_nanos(step_nanos * (self.packed >> KIND_BITS & u64::from(STEPS - 1)))
     }
 
     fn progress(&self) -> Progress {
@@ -145,7 +147,10 @@ impl ReplyCache {
     #[must_use]
     pub fn new(window: Duration, bytes_max: usize, budget: Arc<Budget>) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { window, bytes_max, budget, expired_at: AtomicU64::new(0), shards }
+        let bucket_span = window / BUCKETS_PER_WINDOW;
+        let step = bucket_span / STEPS;
+        let step_nanos = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX / u64::from(STEPS)).max(1);
+        Self { window, bucket_span, step_nanos, bytes_max, budget, expired_at: AtomicU64::new(0), shards }
     }
 
     fn shard(&self, request: RequestKey) -> &Mutex<VecDeque<Bucket>> {
@@ -231,18 +236,14 @@ impl ReplyCache {
         self.shards.iter().map(records).sum::<usize>() * RECORD_BYTES
     }
 
-    fn bucket_span(&self) -> Duration {
-        self.window / BUCKETS_PER_WINDOW
-    }
-
     /// From the opening of a bucket until its last record is too old.
     fn lifetime(&self) -> Duration {
-        self.window + self.bucket_span()
+        self.window + self.bucket_span
     }
 
     fn find(&self, shard: &VecDeque<Bucket>, now: Instant, request: RequestKey) -> Option<Progress> {
         let (bucket, record) = shard.iter().rev().find_map(|bucket| Some((bucket, bucket.find(request)?)))?;
-        let recorded = bucket.opened + record.after(self.bucket_span());
+        let recorded = bucket.opened + record.after(self.step_nanos);
         (now.since(recorded) <= self.window).then(|| record.progress())
     }
 
@@ -253,7 +254,7 @@ impl ReplyCache {
         request: RequestKey,
         progress: Progress,
     ) -> bool {
-        if shard.back().is_none_or(|bucket| self.bucket_span() < now.since(bucket.opened)) {
+        if shard.back().is_none_or(|bucket| self.bucket_span < now.since(bucket.opened)) {
             // It will take about as many as the one before, and is made large enough at once.
             let expected = shard.back().map_or(0, |bucket| bucket.records.len());
             self.drop_old(shard, now);
@@ -271,7 +272,12 @@ impl ReplyCache {
             return false;
         }
         let bucket = shard.back_mut().expect("a bucket was just made sure of");
-        let record = Record::new(request, progress, now.since(bucket.opened), self.bucket_span());
+        let record = Record::new(
+            request,
+            progress,
+            now.as_nanos().saturating_sub(bucket.opened.as_nanos()),
+            self.step_nanos,
+        );
         let is_it = |record: &Record| record.request == request.short();
         match bucket.records.entry(request.short(), is_it, |record| record.request) {
             Entry::Occupied(mut entry) => {
