@@ -323,7 +323,7 @@ impl Node {
         let partition = turn.view.partition_of(key.as_bytes());
         let is_mine = turn.view.is_owner(partition, turn.view.me());
         if !is_mine && !self.replica.hints.has_key(key) && !self.coordinator.is_writing(key) {
-            self.replica.undo(partition, key, version);
+            self.replica.forget_record(partition, key, version);
         }
     }
 

@@ -56,7 +56,7 @@ impl Coordinator {
         if outcome == WriteOutcome::NoSpace {
             // Nothing is better than something old; and a node that is full must not catch up for ever.
             turn.outbox.count(Metric::RefusedSpace);
-            self.replica.undo(partition, &write.key, write.version);
+            self.replica.forget_record(partition, &write.key, write.version);
         }
         if write.request != RequestKey(0) {
             self.reply_cache.record(turn.now, write.request, Progress::Replicated);

@@ -6,6 +6,7 @@
 //! another member sits in a [`pending`] table with a deadline. Every request is settled in the loss
 //! ledger exactly once: answered, passed on, or dropped under one reason.
 
+pub mod answer;
 pub mod clients;
 pub mod directory;
 pub mod get;
@@ -26,7 +27,7 @@ use crate::cluster::link::Link;
 use crate::config::{Config, FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::ids::{HybridClock, MemberId, RequestKey, Token};
 use crate::metrics::Metric;
-use crate::outbox::{Datagram, Lane, Outbox};
+use crate::outbox::{Datagram, Outbox};
 use crate::peer::{ClientAddress, Message};
 use crate::replica::Replica;
 use crate::time::{Duration, Instant, UsualDuration};
@@ -42,8 +43,8 @@ use smallvec::SmallVec;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use violet_client::wire::{self, Accept, DropReason, Format, Rejected};
-use violet_client::{Key, MessageId, Operation, Request, Response, Status, Value};
+use violet_client::wire::{self, Accept, Format};
+use violet_client::{Key, MessageId, Operation, Request, Response, Status};
 
 /// As many as answer for a key, which is seldom more than four: then they need no memory of their own.
 type Few<T> = SmallVec<[T; 4]>;
@@ -54,8 +55,6 @@ const HOPS_MAX: u8 = crate::cluster::REPLICAS_MAX as u8 + 1;
 const ANSWER_HOLD_MAX: Duration = Duration::from_millis(10);
 /// One member may have one in so many of the operations in progress waiting for it.
 const PEER_SHARE: usize = 8;
-/// What an overloaded node tells a protobuf client to wait.
-const OVERLOAD_WAIT_MS: i32 = 100;
 
 /// The settings of the request path, as they are used.
 #[derive(Clone, Debug)]
@@ -366,76 +365,6 @@ impl Coordinator {
         }
     }
 
-    /// Answers a client of this front end with a status.
-    pub fn answer_status(&self, turn: &mut Turn<'_>, client: &Client, status: Status) {
-        self.answer(turn, client, &Response::of_status(client.id, status));
-    }
-
-    /// Answers a client of this front end with text, cut to what a value may hold.
-    pub fn answer_text(&self, turn: &mut Turn<'_>, client: &Client, text: &str) {
-        let max = match client.format {
-            Format::Raw => wire::RAW_VALUE_BYTES_MAX,
-            Format::Protobuf => wire::PROTOBUF_VALUE_BYTES_MAX,
-        };
-        let bytes = &text.as_bytes()[..text.len().min(max)];
-        let value = Some(Value { bytes, version: 0 });
-        let response = Response { value, ..Response::of_status(client.id, Status::Success) };
-        self.answer(turn, client, &response);
-    }
-
-    fn reject(&self, turn: &mut Turn<'_>, from: SocketAddr, rejected: Rejected) {
-        match rejected {
-            Rejected::Drop(reason) => turn.outbox.count(match reason {
-                DropReason::TooShort => Metric::DroppedTooShort,
-                DropReason::Checksum => Metric::DroppedChecksum,
-                DropReason::NotProtobuf => Metric::DroppedNotProtobuf,
-            }),
-            Rejected::Answer { format, id, status } => {
-                let client = Client { address: from, format, id, front_end: None, needs_proxy: false };
-                self.answer(turn, &client, &Response::of_status(id, status));
-            }
-        }
-    }
-
-    /// Sends the reply of a request, the way its client can take it, and settles it in the ledger.
-    fn answer(&self, turn: &mut Turn<'_>, client: &Client, response: &Response<'_>) {
-        turn.outbox.count(Metric::Answered);
-        self.reply(turn, client, response);
-    }
-
-    fn reply(&self, turn: &mut Turn<'_>, client: &Client, response: &Response<'_>) {
-        let front_end = client.front_end.filter(|_| client.needs_proxy);
-        if let Some(front_end) = front_end.and_then(|member| turn.view.index_of(member)) {
-            turn.outbox.count(Metric::RepliesProxied);
-            let mut datagram = turn.outbox.lend();
-            wire::encode_response(client.format, response, &mut datagram);
-            let message = Message::Reply { client: client.address, datagram: &datagram };
-            self.link.send(turn.now, turn.view, front_end, &message, turn.outbox);
-            turn.outbox.give_back(datagram);
-        } else {
-            turn.outbox.send(Lane::Client, client.address, |out| {
-                wire::encode_response(client.format, response, out);
-            });
-        }
-    }
-
-    /// A reply that this front end is to pass on.
-    pub fn on_reply(&self, turn: &mut Turn<'_>, client: SocketAddr, datagram: &[u8]) {
-        turn.outbox.count(Metric::RepliesForeign);
-        turn.outbox.send(Lane::Client, client, |out| out.extend_from_slice(datagram));
-    }
-
-    /// A request that cannot be taken now: protobuf clients are told to wait, raw clients are not
-    /// told anything, because an error code ends their run.
-    fn shed(&self, turn: &mut Turn<'_>, client: &Client, reason: Metric) {
-        turn.outbox.count(reason);
-        if client.format == Format::Protobuf {
-            let response = Response::of_status(client.id, Status::Overload);
-            let response = Response { overload_wait_ms: Some(OVERLOAD_WAIT_MS), ..response };
-            self.reply(turn, client, &response);
-        }
-    }
-
     /// Whether so many operations wait for a member that it gets no more: it is stuck, or nearly so, and must not
     /// fill the tables of those who are well.
     fn is_full(&self, turn: &Turn<'_>, member: u16) -> bool {
@@ -470,19 +399,6 @@ impl Coordinator {
                 Err(())
             }
         }
-    }
-
-    /// Answers a repeat of a mutation of which only the status is remembered.
-    fn answer_again(&self, turn: &mut Turn<'_>, client: &Client, datagram: &[u8], status: Status) {
-        turn.outbox.count(Metric::RepliesRepeated);
-        self.answer_mutation(turn, client, status, siblings::forgotten_reply(datagram).as_deref());
-    }
-
-    /// Answers a mutation; `reply` is what a success carries beside its status.
-    fn answer_mutation(&self, turn: &mut Turn<'_>, client: &Client, status: Status, reply: Option<&[u8]>) {
-        let reply = reply.filter(|_| status == Status::Success);
-        let value = reply.map(|bytes| Value { bytes, version: 0 });
-        self.answer(turn, client, &Response { value, ..Response::of_status(client.id, status) });
     }
 
     /// WIPEOUT: this node forgets what it holds, once per request.

@@ -204,6 +204,13 @@ impl Hints {
         true
     }
 
+    /// A write was taken back: what is kept of it, or of anything older under its key, is delivered to nobody.
+    pub fn take_back(&self, key: &Key, version: Version) {
+        for owner in self.owners() {
+            self.on_stored(owner, key, version);
+        }
+    }
+
     /// Forgets all hints for a member that is not coming back; returns how many.
     pub fn forget_owner(&self, owner: MemberId) -> usize {
         let mut kept = self.kept.lock();

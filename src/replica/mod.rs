@@ -110,8 +110,18 @@ impl Replica {
         self.engine.meta(partition, key)
     }
 
-    /// Takes a write back.
+    /// Takes a write back: nothing of it stays here, nor for a member that is away. What it replaced is gone.
     pub fn undo(&self, partition: u16, key: &Key, version: Version) {
+        self.forget_record(partition, key, version);
+        #[cfg(test)]
+        if self.bugs.get().is_some_and(|bugs| bugs.hint_survives_undo) {
+            return;
+        }
+        self.hints.take_back(key, version);
+    }
+
+    /// Forgets this node's own record of a key if it is not newer than `version`; hints stay.
+    pub fn forget_record(&self, partition: u16, key: &Key, version: Version) {
         self.engine.undo(partition, key, version);
     }
 

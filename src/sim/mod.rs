@@ -42,6 +42,8 @@ pub struct Bugs {
     pub unseen_tombstones: bool,
     /// Of two hints for one key the older one stays.
     pub hint_keeps_older: bool,
+    /// The hint of a write that was taken back is delivered all the same.
+    pub hint_survives_undo: bool,
     /// Former owners are not written to while their successors are being filled.
     pub no_dual_write: bool,
     /// What a node holds and does not own goes at once.

@@ -69,6 +69,8 @@ struct Script {
     /// Requests that were sent and not awaited: in words, client, request.
     open: Vec<(String, usize, OpId)>,
     last: Option<usize>,
+    /// The first key that `fill` found no room for.
+    refused: String,
 }
 
 type Output = Result<Vec<String>, String>;
@@ -80,7 +82,8 @@ impl Script {
     /// send put k=v via NODE …              … without waiting; await waits for all of them
     /// client NAME [raw] [needs-front-end]  a client for 'as'
     /// repeat last|NAME via NODE            the same bytes again, from another port
-    /// fill SIZE via NODE                   puts keys of this size until one is refused: 'refused'
+    /// fill SIZE via NODE                   puts keys of this size until one is refused, '$refused' from then on, and
+    ///                                      another: 'refused'
     /// puts COUNT via NODE                  puts p0=0, p1=1 …
     /// gets COUNT via NODE                  reads them all; says how many are found
     /// copies COUNT                         how many of them have how many copies
@@ -96,6 +99,7 @@ impl Script {
     /// holders k, place k, members NODE, hints, fenced, who, ledger, gone, lost, tombstones
     /// ```
     fn obey(&mut self, line: &str) -> Output {
+        let line = &line.replace("$refused", &self.refused);
         let (command, rest) = line.split_once(' ').unwrap_or((line, ""));
         match command {
             "nodes" => self.build(rest),
@@ -280,6 +284,7 @@ impl Script {
         for number in 0..KEYS_MAX {
             let said = self.request(&format!("put fill{number}=x*{size} via {node}"), true)?;
             if said != ["ok"] {
+                self.refused = format!("fill{number}");
                 self.request(&format!("put refused=x*{size} via {node}"), true)?;
                 return Ok(vec![format!("{} after {} keys or more", said.concat(), number / 100 * 100)]);
             }
