@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use violet_client::Format;
 
-use crate::load::{self, Ask, Call, End, Plan, Signals, Workload};
+use crate::load::{self, Ask, Call, End, Plan, Signals, Verdict, Workload};
 use crate::tally::Tally;
 
 /// How often an overloaded server is asked again before that is the answer.
@@ -28,10 +28,11 @@ where
         self.under_way[client]
     }
 
-    fn on_end(&mut self, client: usize, end: End<'_>) {
+    fn on_end(&mut self, client: usize, end: End<'_>) -> Verdict {
         if let Some(call) = &self.under_way[client] {
             (self.on_end)(call, end);
         }
+        end.verdict()
     }
 }
 

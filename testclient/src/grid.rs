@@ -7,19 +7,18 @@
 //! the goodput. All servers are wiped between cells, as the graders do.
 
 use std::net::SocketAddr;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::thread;
 use std::time::Duration;
 
 use serde::Serialize;
+use violet_client::wire::MESSAGE_BYTES_MAX;
 use violet_client::{Format, Key, RetryPolicy, Status};
 
-use crate::load::{self, Ask, Call, End, Plan, Signals, Workload};
-use crate::machine;
+use crate::load::phase::{Ran, run_threads};
+use crate::load::{Ask, Call, Conduct, End, Pace, Snapshot, Verdict, Workload};
 use crate::report::{Progress, Table, milliseconds};
+use crate::result::{Loop, Phase};
 use crate::routes::Routes;
-use crate::tally::{Tally, TallyRecord};
+use crate::tally::TallyRecord;
 use crate::values::{Contents, Random, Sizes};
 
 /// Requests per second of the original of 2015 on its own machines; R256 "ran out of buffers".
@@ -41,8 +40,6 @@ pub const VALUE_BYTES_MAX: usize = 1_000;
 const RETRY_SHARE_NOTABLE: f64 = 0.01;
 /// Most clients that a cell may have; their ids and buffers must fit.
 const CLIENTS_MAX: usize = 65_536;
-/// How often progress is shown.
-const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
 /// Who is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,12 +119,10 @@ pub struct GridPlan {
 pub struct CellResult {
     /// Which cell.
     pub cell: Cell,
-    /// The counts.
-    pub tally: Tally,
+    /// What was counted.
+    pub ran: Ran,
     /// What was wrong with values.
     pub faults: ValueFaults,
-    /// This program's share of one core during the cell.
-    pub own_processor_share: Option<f64>,
     format: Format,
 }
 
@@ -169,12 +164,13 @@ pub struct CellRecord {
 impl CellResult {
     /// Whether a value was wrong or missing, or nothing at all succeeded.
     pub fn is_failed(&self) -> bool {
-        0 < self.faults.wrong + self.faults.missing || self.tally.successes_in_window == 0
+        0 < self.faults.wrong + self.faults.missing || self.ran.tally.successes_in_window == 0
     }
 
     /// What a reader should notice, one sentence each.
     pub fn remarks(&self) -> Vec<String> {
-        let tally = &self.tally;
+        let tally = &self.ran.tally;
+        let counts = tally.counts();
         let mut remarks = Vec::new();
         if 0 < self.faults.wrong + self.faults.missing {
             let first = self.faults.first.as_deref().unwrap_or_default();
@@ -201,12 +197,15 @@ impl CellResult {
             remarks.push(format!("{count} answers with code {code} ({meaning})"));
         }
         let odd = [
-            (tally.foreign, "replies carried an id that was never asked with"),
             (
-                tally.duplicates,
+                counts.foreign,
+                "replies carried an id that was never asked with, or came from an address not on the list",
+            ),
+            (
+                counts.duplicates,
                 "surplus replies to requests sent once: sent twice, or with another request's id",
             ),
-            (tally.undecodable, "datagrams were no reply of this format"),
+            (counts.undecodable, "datagrams were no reply of this format"),
             (tally.send_failures, "datagrams were refused by the own kernel"),
         ];
         remarks.extend(
@@ -215,19 +214,26 @@ impl CellResult {
         remarks
     }
 
+    /// The cell as a phase of a run that began `at_seconds` before it.
+    #[allow(dead_code, reason = "for plans")]
+    pub fn phase(&self, at_seconds: f64, servers: &[SocketAddr]) -> Phase {
+        let (name, timing) = (self.cell.name(), Loop::Closed { clients: self.cell.clients });
+        self.ran.phase(&name, &name, timing, at_seconds, servers, self.format)
+    }
+
     /// The numbers for a result file.
     pub fn record(&self) -> CellRecord {
         let original = self.cell.original();
         CellRecord {
             cell: self.cell.name(),
             clients: self.cell.clients,
-            tally: TallyRecord::of(&self.tally, self.format),
+            tally: TallyRecord::of(&self.ran.tally, self.format),
             wrong_values: self.faults.wrong,
             missing_values: self.faults.missing,
             first_value_fault: self.faults.first.clone(),
             original_2015_per_second: original,
-            ratio_to_original: original.map(|rate| self.tally.throughput() / f64::from(rate)),
-            own_processor_share: self.own_processor_share,
+            ratio_to_original: original.map(|rate| self.ran.tally.throughput() / f64::from(rate)),
+            own_processor_share: self.ran.processor_share,
             remarks: self.remarks(),
         }
     }
@@ -307,31 +313,33 @@ impl Workload for PutGetLoop<'_> {
         Some(Call { server: self.server(&key, true), ask: Ask::Put { key, version } })
     }
 
-    fn on_end(&mut self, client: usize, end: End<'_>) {
+    fn on_end(&mut self, client: usize, end: End<'_>) -> Verdict {
         let LoopClient { key_number, put_acknowledged } = self.clients[client];
         if !put_acknowledged {
             self.clients[client].put_acknowledged = end.status() == Some(Status::Success);
-            return;
+            return end.verdict();
         }
         self.clients[client].put_acknowledged = false;
-        let End::Answered(response) = end else { return };
+        let End::Answered(response) = end else { return end.verdict() };
         let version = version_of(key_number);
         match response.status {
             Status::Success => {
                 let value = response.value.unwrap_or_default();
                 let version_fits = self.format == Format::Raw || value.version == version;
                 if version_fits && self.contents.matches(key_number, version, value.bytes) {
-                    return;
+                    return Verdict::Good;
                 }
                 self.faults.wrong += 1;
                 let bytes = self.contents.value_bytes(key_number, version);
                 self.note(key_number, || format!("wrote {bytes} bytes version {version}, read {value:?}"));
+                Verdict::Wrong
             }
             Status::NoSuchKey => {
                 self.faults.missing += 1;
                 self.note(key_number, || "no such key after an acknowledged PUT".to_owned());
+                Verdict::Wrong
             }
-            _ => {}
+            _ => Verdict::Refused,
         }
     }
 }
@@ -347,55 +355,33 @@ pub fn run_cell(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<
         Asked::First | Asked::Random => None,
     };
     let routes = routes.as_ref();
-    let signals: Vec<Signals> = (0..threads).map(|_| Signals::default()).collect();
-    let processor_before = machine::processor_seconds();
-    let mut tally = Tally::default();
+    let clients = |thread: usize| cell.clients / threads + usize::from(thread < cell.clients % threads);
+    let mut loops: Vec<_> =
+        (0..threads).map(|thread| PutGetLoop::new(plan, cell, thread, clients(thread), routes)).collect();
+    let conducts: Vec<Conduct> =
+        (0..threads).map(|thread| conduct(plan, cell, clients(thread), thread)).collect();
+    let name = cell.name();
+    let ran = run_threads(&name, &conducts, &mut loops, &mut |snapshot: &Snapshot<'_>| {
+        progress.show(&format!("{name}: {} answers", snapshot.answered));
+    });
+    let ran = ran.map_err(|error| format!("cannot run {name}: {error}"))?;
     let mut faults = ValueFaults::default();
-    thread::scope(|scope| {
-        let (done, results) = mpsc::channel();
-        for (thread, signals) in signals.iter().enumerate() {
-            let done = done.clone();
-            scope.spawn(move || {
-                let clients = cell.clients / threads + usize::from(thread < cell.clients % threads);
-                let mut workload = PutGetLoop::new(plan, cell, thread, clients, routes);
-                let tally = load::run(&load_plan(plan, cell, clients, thread), &mut workload, signals);
-                // The receiver only goes away once all results are in.
-                let _ = done.send((tally, workload.faults));
-            });
-        }
-        drop(done);
-        loop {
-            match results.recv_timeout(PROGRESS_EVERY) {
-                Ok((result, thread_faults)) => {
-                    tally.add(&result.map_err(|error| format!("cannot run {}: {error}", cell.name()))?);
-                    faults.add(thread_faults);
-                }
-                Err(RecvTimeoutError::Timeout) => {
-                    let answers: u64 =
-                        signals.iter().map(|signals| signals.answers.load(Ordering::Relaxed)).sum();
-                    progress.show(&format!("{}: {answers} answers", cell.name()));
-                }
-                Err(RecvTimeoutError::Disconnected) => return Ok(()),
-            }
-        }
-    })
-    .map_err(|error: String| error)?;
-    let own = machine::processor_seconds().zip(processor_before).map(|(after, before)| after - before);
-    let own_processor_share = own.map(|seconds| seconds / tally.window.as_secs_f64());
-    Ok(CellResult { cell, tally, faults, own_processor_share, format: plan.format })
+    loops.into_iter().for_each(|one| faults.add(one.faults));
+    Ok(CellResult { cell, ran, faults, format: plan.format })
 }
 
-fn load_plan(plan: &GridPlan, cell: Cell, clients: usize, thread: usize) -> Plan {
-    Plan {
+fn conduct(plan: &GridPlan, cell: Cell, clients: usize, thread: usize) -> Conduct {
+    Conduct {
         servers: plan.servers.clone(),
         format: plan.format,
         waits: course_policy(plan.format).waits,
-        clients,
-        rest: Duration::ZERO,
+        pace: Pace::Closed { clients, rest: Duration::ZERO },
+        warm_up: Duration::ZERO,
         window: Some(plan.window),
         overload_restarts_max: u32::MAX,
         redraw_server: cell.asked != Asked::First,
         seed: plan.seed ^ thread as u64,
+        reply_bytes_max: MESSAGE_BYTES_MAX,
     }
 }
 
@@ -429,7 +415,8 @@ pub fn table(results: &[CellResult]) -> Table {
     ];
     let mut table = Table::new(&headings, 1);
     for result in results {
-        let tally = &result.tally;
+        let tally = &result.ran.tally;
+        let (counts, patience) = (tally.counts(), tally.patience());
         let original = result.cell.original();
         let dash = || "-".to_owned();
         let errors: u64 = tally.errors(result.format).iter().map(|(_, count)| count).sum();
@@ -440,16 +427,16 @@ pub fn table(results: &[CellResult]) -> Table {
             original.map_or_else(dash, |rate| rate.to_string()),
             original.map_or_else(dash, |rate| format!("{:.2}", tally.throughput() / f64::from(rate))),
             format!("{:.2}", 100.0 * tally.retry_share()),
-            milliseconds(tally.latency_ms(50.0)),
-            milliseconds(tally.latency_ms(99.0)),
-            milliseconds(tally.latency_ms(99.9)),
-            milliseconds(tally.latency_ms(100.0)),
-            tally.timeouts.to_string(),
+            milliseconds(patience.ms(50.0)),
+            milliseconds(patience.ms(99.0)),
+            milliseconds(patience.ms(99.9)),
+            milliseconds(patience.ms(100.0)),
+            counts.timed_out.to_string(),
             errors.to_string(),
             result.faults.wrong.to_string(),
             result.faults.missing.to_string(),
-            (tally.foreign + tally.duplicates + tally.undecodable).to_string(),
-            result.own_processor_share.map_or_else(dash, |share| format!("{:.0}", 100.0 * share)),
+            (counts.foreign + counts.duplicates + counts.undecodable).to_string(),
+            result.ran.processor_share.map_or_else(dash, |share| format!("{:.0}", 100.0 * share)),
         ]);
     }
     table

@@ -156,14 +156,14 @@ fn run_wiped(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<Cel
     }
     let result = grid::run_cell(plan, cell, progress)?;
     let share =
-        result.own_processor_share.map_or(String::new(), |share| format!(", own CPU {:.0} %", share * 100.0));
+        result.ran.processor_share.map_or(String::new(), |share| format!(", own CPU {:.0} %", share * 100.0));
     progress.line(&format!(
         "{:<5} {:>7.0} req/s  {:>7.0} good/s  p50 {} ms  p99 {} ms{share}",
         cell.name(),
-        result.tally.throughput(),
-        result.tally.goodput(),
-        report::milliseconds(result.tally.latency_ms(50.0)),
-        report::milliseconds(result.tally.latency_ms(99.0)),
+        result.ran.tally.throughput(),
+        result.ran.tally.goodput(),
+        report::milliseconds(result.ran.tally.latency_ms(50.0)),
+        report::milliseconds(result.ran.tally.latency_ms(99.0)),
     ));
     for remark in result.remarks() {
         progress.line(&format!("      {remark}"));
@@ -178,7 +178,7 @@ fn find_overload(
     results: &mut Vec<CellResult>,
     progress: &mut Progress,
 ) -> Result<OverloadRecord, String> {
-    let goodput = |result: &CellResult| result.tally.goodput();
+    let goodput = |result: &CellResult| result.ran.tally.goodput();
     let mut clients = 1;
     let mut best = 0.0_f64;
     let mut steps_without_gain = 0;
@@ -213,7 +213,8 @@ fn print_results(
 ) {
     progress.line(&format!("\n{}\n", grid::table(results).text()));
     progress.line(CLOSED_LOOP_NOTE);
-    let granted = results.iter().map(|result| result.tally.receive_buffer_bytes).min().unwrap_or(0);
+    let granted =
+        results.iter().filter_map(|result| result.ran.tally.receive_buffer_bytes).min().unwrap_or(0);
     if granted < RECEIVE_BUFFER_BYTES {
         progress.line(&format!(
             "Receive buffers: {granted} of {RECEIVE_BUFFER_BYTES} bytes granted (net.core.rmem_max); replies may be lost here."

@@ -18,15 +18,19 @@ mod grid;
 mod grid_command;
 mod keyset;
 mod load;
+mod load_command;
 mod machine;
 mod report;
 #[allow(dead_code, reason = "the load command and the reports are being built on it")]
 mod result;
 mod routes;
 mod settings;
+#[cfg(target_os = "linux")]
+mod sockets;
 mod stages;
 mod tally;
 mod values;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -41,6 +45,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Check(arguments) => check_command::run(&arguments),
         Command::Grid(arguments) => grid_command::run(&arguments),
+        Command::Load(arguments) => load_command::run(&arguments),
         Command::Endure(arguments) => endure::run(&arguments),
         Command::Flame(arguments) => flame::run(&arguments),
         #[cfg(target_os = "linux")]

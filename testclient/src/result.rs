@@ -347,6 +347,28 @@ impl<'de> Deserialize<'de> for Latency {
     }
 }
 
+impl Phase {
+    /// Answers a second while requests fell due. What was answered after the window is not in it, where the account
+    /// second by second can tell.
+    pub fn answered_per_second(&self) -> f64 {
+        self.per_second(|second| second.answered, self.counts.answered)
+    }
+
+    /// Good answers a second, likewise.
+    pub fn good_per_second(&self) -> f64 {
+        self.per_second(|second| second.good, self.counts.good)
+    }
+
+    fn per_second(&self, of: impl Fn(&Second) -> u64, all: u64) -> f64 {
+        let whole = self.window_seconds as u64;
+        if whole == 0 {
+            return all as f64 / self.window_seconds.max(f64::MIN_POSITIVE);
+        }
+        let inside = self.seconds.iter().filter(|second| second.at < whole);
+        inside.map(of).sum::<u64>() as f64 / whole as f64
+    }
+}
+
 impl Counts {
     /// Adds all of another.
     pub fn add(&mut self, other: &Self) {

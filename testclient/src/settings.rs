@@ -27,6 +27,8 @@ pub enum Command {
     /// Runs closed loops: S = all clients ask the first server, R = a random server per request, Z = a server that
     /// holds the key. Wipes the servers' data.
     Grid(GridArguments),
+    /// Makes load at a rate, whatever the servers do (or with --clients, as fast as they answer), and checks every answer.
+    Load(crate::load_command::LoadArguments),
     /// Runs fault scenarios: starts violet nodes of its own, kills, stops, adds and removes them under load,
     /// and judges what clients see.
     Endure(EndureArguments),

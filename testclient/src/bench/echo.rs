@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use nix::sys::socket::{MsgFlags, SockaddrIn};
 
-use super::sockets::{self, Inbox, Outbox};
+use crate::sockets::{self, Inbox, Outbox};
 
 /// Longest datagram that is sent back whole.
 const SLOT_BYTES: usize = 16 << 10;

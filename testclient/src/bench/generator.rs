@@ -6,7 +6,7 @@
 //! fixed times, whatever the replies do, and latency counts from the time a request was *due*, so a server
 //! that stalls is charged for all that queued up meanwhile; the thread never sleeps, since the system's
 //! timer would be later than a whole queue is long. Requests that fall due together leave together, GETs
-//! and PUTs each as one run of equal length ([`super::sockets::send_run`]).
+//! and PUTs each as one run of equal length ([`crate::sockets::send_run`]).
 //!
 //! Deliberately not here: retries. A request without a reply after [`PATIENCE`] is lost and counted.
 
@@ -20,7 +20,7 @@ use nix::sys::socket::MsgFlags;
 
 use super::codec::{Answer, Asked, Codec, Kind};
 use super::load::{Mix, Stream, Tally};
-use super::sockets::{self, BATCH, Inbox, Outbox, Packing};
+use crate::sockets::{self, BATCH, Inbox, Outbox, Packing};
 use crate::values::Random;
 
 /// After this long a request counts as lost; queues of 4 MiB are emptied in a tenth of it.

@@ -19,9 +19,9 @@ use super::plan::{self, Cell, KEYS, SOCKETS, Shape};
 use super::probe::{self, Between, Snapshot};
 use super::processors::{self, Pinning, Processors};
 use super::redis::Pipeline;
-use super::sockets::Packing;
 use super::subjects::Running;
 use crate::machine;
+use crate::sockets::Packing;
 
 /// From this share of its processor on, the generator of a closed load is taken for the limit...
 const GENERATOR_SHARE_MAX: f64 = 0.95;

@@ -22,7 +22,6 @@ mod probe;
 mod processors;
 mod redis;
 mod rounds;
-mod sockets;
 mod statistics;
 mod subjects;
 mod tables;

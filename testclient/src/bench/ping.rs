@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use super::codec::{Answer, Asked, Codec};
 use super::generator::PATIENCE;
 use super::load::{Mix, Stream, Tally};
-use super::sockets;
+use crate::sockets;
 use crate::values::Random;
 
 /// The load.

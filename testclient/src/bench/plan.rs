@@ -9,8 +9,8 @@ use serde::Serialize;
 
 use super::codec::Dialect;
 use super::processors::Pinning;
-use super::sockets::Packing;
 use super::subjects::Subject;
+use crate::sockets::Packing;
 
 /// Keys in every server.
 pub const KEYS: u32 = 100_000;

@@ -16,9 +16,9 @@ use super::measure::{Bench, Sample, Times};
 use super::plan::{self, Cell, Choice, MAIN_VALUE_BYTES, Target};
 use super::probe::LargePages;
 use super::processors::Processors;
-use super::sockets;
 use super::subjects::{Recipe, Running, Subject, find_program};
 use crate::report::Progress;
+use crate::sockets;
 use crate::values::Random;
 
 /// Rounds when nothing else is said: the interval of nine is that of the second to the second last.

@@ -163,15 +163,16 @@ fn measure(trial: &mut Trial, subject: &Subject, name: &str, warm_up: Duration) 
     thread::sleep(trial.seconds_or(RUN_SECONDS));
     let tally = trial.end_load(traffic)?;
     trial.judge_load(name);
+    let statuses = tally.statuses();
     let good: u64 = [Status::Success, Status::NoSuchKey]
         .iter()
-        .map(|status| tally.statuses.get(status).copied().unwrap_or(0))
+        .map(|status| statuses.get(status).copied().unwrap_or(0))
         .sum();
     let p99_ms = |share| subject.split.take(share).value_at_quantile(0.99) as f64 / 1e3;
     Ok(Run {
         good_per_second: good as f64 / tally.window.as_secs_f64(),
         p99_ms: SHARES.map(p99_ms),
-        unanswered: tally.timeouts,
+        unanswered: tally.counts().timed_out,
     })
 }
 

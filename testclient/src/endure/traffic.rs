@@ -16,7 +16,7 @@ use hdrhistogram::Histogram;
 use violet_client::Status;
 
 use super::history::{Deed, Found, Ledger, Observations, Read};
-use crate::load::{self, Ask, Call, End, Plan, Signals, Workload};
+use crate::load::{self, Ask, Call, End, Plan, Signals, Verdict, Workload};
 use crate::tally::Tally;
 use crate::values::Random;
 
@@ -274,7 +274,7 @@ impl Workload for Clients {
         Some(Call { server, ask })
     }
 
-    fn on_end(&mut self, client: usize, end: End<'_>) {
+    fn on_end(&mut self, client: usize, end: End<'_>) -> Verdict {
         let now = self.shared.now();
         if let Some(split) = &self.split {
             let (server, number, asked) = self.asked[client];
@@ -297,6 +297,7 @@ impl Workload for Clients {
                 ledger.end(number, step, now, status == Some(Status::Success));
             }
         }
+        end.verdict()
     }
 }
 
@@ -341,7 +342,8 @@ mod tests {
             std::thread::yield_now();
         }
         let tally = traffic.stop().unwrap();
-        assert!(REQUESTS <= tally.requests && tally.timeouts == 0);
+        let counts = tally.counts();
+        assert!(REQUESTS <= counts.sent && counts.timed_out == 0 && counts.is_balanced());
         let seen = shared.seen();
         assert_eq!(seen.fault_text().is_some(), !seen.faults.is_empty());
         assert_eq!(seen.doubtful_removals, 0);

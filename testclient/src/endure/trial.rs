@@ -316,8 +316,8 @@ impl Trial {
         self.say(&format!(
             "load: {:.0} requests/s, {} in all, {} not answered, errors by code {:?}, p99 {:.1} ms, longest {:.0} ms",
             tally.throughput(),
-            tally.requests,
-            tally.timeouts,
+            tally.counts().sent,
+            tally.counts().timed_out,
             tally.errors(self.format),
             tally.latency_ms(99.0),
             tally.latency_ms(100.0),

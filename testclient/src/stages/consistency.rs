@@ -8,7 +8,7 @@ use violet_client::{Format, Status};
 use crate::cluster::{Cluster, Finding, StageResult};
 use crate::grid::course_policy;
 use crate::keyset::{Expected, KeySet, Reading};
-use crate::load::{self, Ask, Call, End, Plan, Signals, Workload};
+use crate::load::{self, Ask, Call, End, Plan, Signals, Verdict, Workload};
 use crate::values::{Random, Sizes};
 
 /// Clients of `read_your_writes`.
@@ -114,12 +114,12 @@ impl Workload for WriteThenReadEverywhere<'_> {
         Some(Call { server: self.server(walk), ask })
     }
 
-    fn on_end(&mut self, client: usize, end: End<'_>) {
-        let Some(walk) = self.walks[client] else { return };
+    fn on_end(&mut self, client: usize, end: End<'_>) -> Verdict {
+        let Some(walk) = self.walks[client] else { return end.verdict() };
         if walk.step == 0 && end.status() != Some(Status::Success) {
             *self.refused.entry(end.status()).or_default() += 1;
             self.walks[client] = None;
-            return;
+            return end.verdict();
         }
         if 0 < walk.step {
             let server = self.cluster.servers[self.server(walk)];
@@ -133,6 +133,7 @@ impl Workload for WriteThenReadEverywhere<'_> {
         } else {
             walk.phase.next().map(|phase| Walk { phase, step: 0, ..walk })
         };
+        end.verdict()
     }
 }
 
@@ -204,9 +205,9 @@ impl Workload for Fight {
         Some(Call { server, ask: Ask::Put { key, version: owned.attempted } })
     }
 
-    fn on_end(&mut self, client: usize, end: End<'_>) {
+    fn on_end(&mut self, client: usize, end: End<'_>) -> Verdict {
         if WRITERS <= client {
-            return;
+            return end.verdict();
         }
         let (number, put) = self.under_way[client];
         let owned = &mut self.owned[number as usize];
@@ -221,6 +222,7 @@ impl Workload for Fight {
                 self.keys.judge(self.format, number, expected, &end, &mut self.reading, place);
             }
         }
+        end.verdict()
     }
 }
 
@@ -245,8 +247,9 @@ pub fn crash_test(cluster: &mut Cluster) -> StageResult {
     }
     fight.reading.insist("while others removed and wiped")?;
     let errors = tally.errors(cluster.format);
-    if !errors.is_empty() || 0 < tally.timeouts {
-        cluster.note(format!("{} time-outs; errors by code: {errors:?}", tally.timeouts));
+    let timeouts = tally.counts().timed_out;
+    if !errors.is_empty() || 0 < timeouts {
+        cluster.note(format!("{timeouts} time-outs; errors by code: {errors:?}"));
     }
     Ok(())
 }

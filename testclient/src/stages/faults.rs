@@ -16,7 +16,7 @@ use super::identity;
 use crate::cluster::{Cluster, Finding, StageResult, fail};
 use crate::grid::course_policy;
 use crate::keyset::{Expected, KeySet, Reading};
-use crate::load::{self, Ask, Call, End, Plan, Signals, Workload};
+use crate::load::{self, Ask, Call, End, Plan, Signals, Verdict, Workload};
 use crate::machine::{self, ResumeWatch, Signal};
 use crate::settings::KillMode;
 use crate::tally::Tally;
@@ -63,7 +63,7 @@ impl Workload for Writers {
         Some(Call { server, ask: Ask::Put { key, version: *attempted } })
     }
 
-    fn on_end(&mut self, client: usize, end: End<'_>) {
+    fn on_end(&mut self, client: usize, end: End<'_>) -> Verdict {
         let (number, put) = self.under_way[client];
         let (acknowledged, attempted) = &mut self.versions[number as usize];
         if !put {
@@ -73,6 +73,7 @@ impl Workload for Writers {
         } else if end.status() == Some(Status::Success) {
             *acknowledged = *attempted;
         }
+        end.verdict()
     }
 }
 
@@ -220,8 +221,8 @@ pub fn crash(cluster: &mut Cluster) -> StageResult {
 fn note_load(cluster: &mut Cluster, writers: &Writers, tally: &Tally) {
     cluster.note(format!(
         "load: {} requests, {} not answered, errors by code {:?}, longest {:.0} ms; {} own reads right",
-        tally.requests,
-        tally.timeouts,
+        tally.counts().sent,
+        tally.counts().timed_out,
         tally.errors(cluster.format),
         tally.latency_ms(100.0),
         writers.reading.right,

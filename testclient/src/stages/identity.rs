@@ -115,7 +115,8 @@ pub fn loss(cluster: &mut Cluster) -> StageResult {
     let (asked, lost) = (asked.get(), unanswered.get());
     let share_max = if cluster.is_on_loopback() { LOSS_SHARE_MAX_LOOPBACK } else { LOSS_SHARE_MAX };
     if share_max * (asked as f64) < lost as f64 {
-        let surplus = tally.foreign + tally.duplicates + tally.late;
+        let counts = tally.counts();
+        let surplus = counts.foreign + counts.duplicates + counts.late + tally.surplus;
         // As many replies too many as too few: they came, but to the wrong address.
         return fail(if lost as u64 <= 2 * surplus {
             format!(

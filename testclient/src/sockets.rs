@@ -1,15 +1,16 @@
-//! UDP sockets for measuring: large buffers that are checked, batches in and out, bursts in one message.
+//! UDP sockets for making load, on Linux: large buffers that are checked, batches in and out, bursts in one message.
 //!
-//! [`Inbox`] takes up to [`BATCH`] datagrams with one `recvmmsg`. [`Outbox`] sends a run of datagrams of
+//! [`Inbox`] takes up to [`BATCH`] datagrams with one `recvmmsg`. [`Outbox`] sends runs of datagrams of
 //! one length, either with `sendmmsg`, each a message of its own, or packed with `UDP_SEGMENT`: one
 //! message that the kernel cuts, which costs the sender a quarter. The receiver sees no difference.
 //! Deliberately not here: `UDP_GRO`. Ordinary clients do not have it, and with it a server that sends
 //! segments would be measured at what only this generator can receive.
 
 use std::io::{self, IoSlice, IoSliceMut};
-use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
+use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{
     ControlMessage, MsgFlags, MultiHeaders, SockaddrLike, recvmmsg, sendmmsg, sendmsg, setsockopt, sockopt,
@@ -23,8 +24,8 @@ pub const BUFFER_BYTES: usize = 4 << 20;
 /// Most bytes in one message, its headers not counted: 65,507 with room for them.
 const MESSAGE_BYTES_MAX: usize = 65_000;
 
-/// A socket on loopback, and the receive buffer that the kernel granted it, in payload terms (the kernel
-/// itself reports double).
+/// A socket, and the receive buffer that the kernel granted it, in payload terms (the kernel itself reports
+/// double).
 #[derive(Debug)]
 pub struct Opened {
     /// The socket; it blocks.
@@ -38,14 +39,23 @@ pub struct Opened {
 /// # Errors
 /// As the system says, typically that the port is taken.
 pub fn open(port: u16) -> io::Result<Opened> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
+    open_at(IpAddr::V4(Ipv4Addr::LOCALHOST), port)
+}
+
+/// The same on any address of this machine.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_at(address: IpAddr, port: u16) -> io::Result<Opened> {
+    let domain = if address.is_ipv6() { Domain::IPV6 } else { Domain::IPV4 };
+    let socket = Socket::new(domain, Type::DGRAM, None)?;
     socket.set_recv_buffer_size(BUFFER_BYTES)?;
     socket.set_send_buffer_size(BUFFER_BYTES)?;
     if socket.recv_buffer_size()? / 2 < BUFFER_BYTES {
         // Only the privileged may exceed the system's limit; for others the smaller one is reported.
         let _ = setsockopt(&socket, sockopt::RcvBufForce, &BUFFER_BYTES);
     }
-    socket.bind(&SocketAddr::from((Ipv4Addr::LOCALHOST, port)).into())?;
+    socket.bind(&SocketAddr::from((address, port)).into())?;
     let receive_buffer_bytes = socket.recv_buffer_size()? / 2;
     Ok(Opened { socket: socket.into(), receive_buffer_bytes })
 }
@@ -106,12 +116,49 @@ pub enum Packing {
 /// Sends runs of datagrams; its headers are used again and again.
 pub struct Outbox<S> {
     headers: MultiHeaders<S>,
+    /// With room to say how long the segments of a message are.
+    packed_headers: MultiHeaders<S>,
 }
 
 impl<S: SockaddrLike + Copy> Outbox<S> {
     /// An outbox for any socket.
     pub fn new() -> Self {
-        Self { headers: MultiHeaders::preallocate(BATCH, None) }
+        Self {
+            headers: MultiHeaders::preallocate(BATCH, None),
+            packed_headers: MultiHeaders::preallocate(BATCH, Some(cmsg_space!(u16))),
+        }
+    }
+
+    /// Sends messages of several datagrams of `datagram_bytes` each, every message to its address, and says how many
+    /// the kernel took before it failed.
+    ///
+    /// # Errors
+    /// As `sendmmsg`, for the first message.
+    pub fn send_packed<'a>(
+        &'a mut self,
+        socket: RawFd,
+        messages: &'a [&'a [IoSlice<'a>]],
+        addresses: &'a [Option<S>],
+        datagram_bytes: u16,
+    ) -> io::Result<usize> {
+        assert!(messages.len() <= BATCH && messages.len() == addresses.len(), "the caller sends one batch");
+        let segments = [ControlMessage::UdpGsoSegments(&datagram_bytes)];
+        let headers = &mut self.packed_headers;
+        Ok(sendmmsg(socket, headers, messages, addresses, segments, MsgFlags::empty())?.count())
+    }
+
+    /// Sends datagrams, each to its address, and says how many the kernel took before it failed.
+    ///
+    /// # Errors
+    /// As `sendmmsg`, for the first datagram.
+    pub fn send_some<'a>(
+        &'a mut self,
+        socket: RawFd,
+        messages: &'a [&'a [IoSlice<'a>]],
+        addresses: &'a [Option<S>],
+    ) -> io::Result<usize> {
+        assert!(messages.len() <= BATCH && messages.len() == addresses.len(), "the caller sends one batch");
+        Ok(sendmmsg(socket, &mut self.headers, messages, addresses, [], MsgFlags::empty())?.count())
     }
 
     /// Sends up to [`BATCH`] datagrams, each to its address; none on a connected socket.

@@ -1,0 +1,169 @@
+//! Looks for the rate at which servers are saturated, and for the one at which they are overwhelmed.
+//!
+//! Rates of an open loop rise by a constant factor; each is a phase. The *peak* is the largest goodput seen. The
+//! *overwhelmed point* is the first rate at which goodput is [`COLLAPSED_SHARE`] below that peak, or failures pass
+//! [`FAILURE_SHARE_MAX`]. The rate of the peak is then looked at more closely, between its neighbours. A step in which
+//! the generator was the limit ends the search, since what lies beyond would be its own limit.
+
+use serde::{Deserialize, Serialize};
+
+use super::{PhasePlan, Snapshot, run_phase};
+use crate::result::Phase;
+use crate::workload::Keys;
+
+/// How far goodput falls below the peak when servers are overwhelmed.
+const COLLAPSED_SHARE: f64 = 0.1;
+/// Share of requests that may fail.
+const FAILURE_SHARE_MAX: f64 = 0.01;
+
+/// How a search is done.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct SearchPlan {
+    /// What each step is but for its rate; its seconds are those of one step.
+    pub step: PhasePlan,
+    /// The first rate, in requests a second.
+    pub from_rate: f64,
+    /// No rate above this is tried.
+    pub to_rate: f64,
+    /// From one rate to the next.
+    pub factor: f64,
+}
+
+impl Default for SearchPlan {
+    fn default() -> Self {
+        Self {
+            step: PhasePlan { name: "search".to_owned(), seconds: 3.0, warm_up: 1.0, ..PhasePlan::default() },
+            from_rate: 1_000.0,
+            to_rate: 2_000_000.0,
+            factor: 1.4,
+        }
+    }
+}
+
+/// What was found.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// All steps, in the order of their rates, one group.
+    pub phases: Vec<Phase>,
+    /// The largest goodput, in good answers a second.
+    pub peak_goodput: f64,
+    /// The rate at which it was reached.
+    pub peak_rate: f64,
+    /// The first rate at which the servers were overwhelmed, and how that showed.
+    pub overwhelmed: Option<(f64, String)>,
+    /// Why the search ended before it found that.
+    pub unfinished: Option<String>,
+}
+
+/// Searches. `observer` sees each step as it runs and may stop it, which ends the search.
+///
+/// # Errors
+/// One sentence about what is wrong with the plan, or that there are no sockets.
+pub fn search(
+    plan: &SearchPlan,
+    keys: &mut Keys,
+    observer: &mut dyn FnMut(&Snapshot<'_>),
+) -> Result<Found, String> {
+    plan.check()?;
+    let mut found =
+        Found { phases: Vec::new(), peak_goodput: 0.0, peak_rate: 0.0, overwhelmed: None, unfinished: None };
+    let mut rate = plan.from_rate;
+    while found.overwhelmed.is_none() && found.unfinished.is_none() {
+        if plan.to_rate < rate {
+            found.unfinished = Some(format!("{:.0}/s is as far as it goes", plan.to_rate));
+            break;
+        }
+        found.step(plan, rate, keys, observer)?;
+        rate *= plan.factor;
+    }
+    if found.overwhelmed.is_some() {
+        // The neighbours of the peak are a factor away; the middle is worth a look on both sides.
+        let middle = plan.factor.sqrt();
+        for rate in [found.peak_rate / middle, found.peak_rate * middle] {
+            let before = found.overwhelmed.clone();
+            found.step(plan, rate, keys, observer)?;
+            found.overwhelmed = match (before, found.overwhelmed.take()) {
+                (Some(old), Some(new)) if new.0 < old.0 => Some(new),
+                (old, _) => old,
+            };
+        }
+    }
+    found.phases.sort_by(|one, other| rate_of(one).total_cmp(&rate_of(other)));
+    Ok(found)
+}
+
+impl SearchPlan {
+    fn check(&self) -> Result<(), String> {
+        let place = &self.step.name;
+        if !(1.01..=10.0).contains(&self.factor) {
+            return Err(format!("{place}: factor {} is not 1.01 to 10", self.factor));
+        }
+        if !(0.0 < self.from_rate && self.from_rate <= self.to_rate && self.to_rate <= 1e7) {
+            let (from, to) = (self.from_rate, self.to_rate);
+            return Err(format!(
+                "{place}: from-rate {from} and to-rate {to} are not in order, above 0, up to 10000000"
+            ));
+        }
+        self.at(self.from_rate).check()
+    }
+
+    fn at(&self, rate: f64) -> PhasePlan {
+        let name = format!("{} {rate:.0}/s", self.step.name);
+        PhasePlan {
+            name,
+            group: self.step.name.clone(),
+            rate: Some(rate),
+            clients: None,
+            ..self.step.clone()
+        }
+    }
+}
+
+impl Found {
+    fn step(
+        &mut self,
+        plan: &SearchPlan,
+        rate: f64,
+        keys: &mut Keys,
+        observer: &mut dyn FnMut(&Snapshot<'_>),
+    ) -> Result<(), String> {
+        let mut is_stopped = false;
+        let phase = run_phase(&plan.at(rate), keys, &mut |snapshot| {
+            observer(snapshot);
+            is_stopped |= snapshot.is_stopped();
+        })?;
+        self.judge(rate, &phase, is_stopped);
+        self.phases.push(phase);
+        Ok(())
+    }
+
+    fn judge(&mut self, rate: f64, phase: &Phase, is_stopped: bool) {
+        if is_stopped {
+            self.unfinished = Some("it was stopped".to_owned());
+            return;
+        }
+        let goodput = phase.good_per_second();
+        let counts = &phase.counts;
+        let failed = counts.timed_out + counts.refused + counts.wrong;
+        let failures = failed as f64 / counts.sent.max(1) as f64;
+        if self.peak_goodput < goodput {
+            (self.peak_goodput, self.peak_rate) = (goodput, rate);
+        }
+        if goodput < (1.0 - COLLAPSED_SHARE) * self.peak_goodput {
+            let below = 100.0 * (1.0 - goodput / self.peak_goodput);
+            self.overwhelmed = Some((rate, format!("goodput {goodput:.0}/s is {below:.0} % below the peak")));
+        } else if FAILURE_SHARE_MAX < failures {
+            self.overwhelmed = Some((rate, format!("{:.1} % of the requests failed", 100.0 * failures)));
+        } else if let Some(reason) = &phase.generator.limited {
+            self.unfinished = Some(format!("at {rate:.0}/s the generator was the limit: {reason}"));
+        }
+    }
+}
+
+fn rate_of(phase: &Phase) -> f64 {
+    match phase.timing {
+        crate::result::Loop::Open { rate, .. } => rate,
+        crate::result::Loop::Closed { .. } => 0.0,
+    }
+}

@@ -1,0 +1,534 @@
+//! The `load` command: stores numbered keys, makes load on them at a rate or with clients, checks every answer, and says
+//! what was seen: as text here, and as a [`RunResult`] in a file.
+//!
+//! A percentile stands beside the rate that was asked for only if that was reached; else its line says that it was
+//! not. Ctrl-C ends the phase that runs; what was seen until then is told and written, marked incomplete.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use clap::{Args, ValueEnum};
+use violet_client::wire::{PROTOBUF_VALUE_BYTES_MAX, RAW_VALUE_BYTES_MAX};
+use violet_client::{Format, Status};
+
+use crate::load::phase::{Snapshot, format_name, run_phase_counted};
+use crate::load::search::{self, SearchPlan};
+use crate::load::{PhasePlan, Work};
+use crate::machine;
+use crate::report::{Preamble, Progress, milliseconds, write_json};
+use crate::result::{Arrivals, Check, LAYOUT, Latency, Loop, Machine, Operation, Phase, RunResult};
+use crate::settings::CommonArguments;
+use crate::tally::Tally;
+use crate::values::{Contents, Random};
+use crate::workload::{Fault, Faults, KeyOrder, Keys, Mix, Route, Target, ValueBytes};
+
+/// The rate if none is asked for.
+const RATE_USUAL: f64 = 1_000.0;
+/// Share of the offered requests that must be answered well for the rate to be called reached.
+const REACHED_SHARE: f64 = 0.99;
+
+/// Options of `load`.
+#[derive(Clone, Debug, Args)]
+pub struct LoadArguments {
+    /// The servers, and what every command takes.
+    #[command(flatten)]
+    pub common: CommonArguments,
+    /// Open loop: so many requests a second, whatever the servers do. Latency counts from the time at which a request
+    /// was due. 1000 if neither --clients nor --search is given.
+    #[arg(long, value_name = "REQUESTS/S", conflicts_with_all = ["clients", "search"])]
+    pub rate: Option<f64>,
+    /// Closed loop: so many logical clients, each of which asks when it is answered. Tails are not comparable with those
+    /// of an open loop.
+    #[arg(long, value_name = "COUNT", conflicts_with = "search")]
+    pub clients: Option<usize>,
+    /// Raises the rate until the servers are overwhelmed: goodput 10 % below its peak, or 1 % failures.
+    #[arg(long)]
+    pub search: bool,
+    /// How the times of an open loop lie.
+    #[arg(long, default_value = "poisson")]
+    pub arrivals: ArrivalsChoice,
+    /// How long requests are made; with --search, for each rate.
+    #[arg(long, value_name = "SECONDS", default_value_t = 10.0)]
+    pub seconds: f64,
+    /// How long the same is done before that without counting.
+    #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
+    pub warm_up: f64,
+    /// Shares of the operations: put, get, remove.
+    #[arg(long, value_name = "get:50,put:50", default_value = "get:50,put:50")]
+    pub mix: Mix,
+    /// How many keys are used; they are stored first, by a closed loop.
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    pub keys: usize,
+    /// Which keys are asked for: uniform, sequential, zipf:THETA, hot:PERCENT-OF-REQUESTS:PERCENT-OF-KEYS, absent (never
+    /// stored; with --mix get:100).
+    #[arg(long, value_name = "ORDER", default_value = "uniform")]
+    pub key_order: KeyOrder,
+    /// Lengths of values in bytes: 100, 1-1000, lognormal:MEDIAN:SIGMA, file:PATH (one length a line).
+    #[arg(long, value_name = "BYTES", default_value = "100")]
+    pub value_bytes: ValueBytes,
+    /// Cuts the values from this file instead of making random bytes, so that they are as compressible as it is.
+    #[arg(long, value_name = "FILE")]
+    pub value_text: Option<PathBuf>,
+    /// Requests under way at which an open loop leaves out what is due, and counts it as skipped.
+    #[arg(long, value_name = "COUNT", default_value_t = 65_536)]
+    pub in_flight_max: usize,
+    /// Threads that make load; each has its share of the keys.
+    #[arg(long, value_name = "COUNT", default_value_t = 1)]
+    pub threads: usize,
+    /// Who is asked: first, random, zero-hop (a server that holds the key; Violet only).
+    #[arg(long, value_name = "ROUTE", default_value = "random")]
+    pub route: Route,
+    /// How long each try waits for an answer, in milliseconds; as many tries as numbers.
+    #[arg(long, value_delimiter = ',', value_name = "MS,…", default_value = "100,200,400,800")]
+    pub waits_ms: Vec<u64>,
+    /// How often a client of a closed loop asks again when it is told "overloaded", after the wait it is told.
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub overload_restarts: u32,
+    /// Clients of the closed loop that stores the keys.
+    #[arg(long, value_name = "COUNT", default_value_t = 64)]
+    pub fill_clients: usize,
+    /// Does not store the keys first: a GET of one that the load has not put yet must find nothing.
+    #[arg(long)]
+    pub no_fill: bool,
+    /// Only stores the keys.
+    #[arg(long, conflicts_with_all = ["no_fill", "rate", "clients", "search"])]
+    pub fill_only: bool,
+    /// Reads every key once in the end.
+    #[arg(long)]
+    pub read_all: bool,
+}
+
+/// How the times of an open loop lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ArrivalsChoice {
+    /// At equal distances.
+    Constant,
+    /// Independent of one another.
+    Poisson,
+}
+
+impl From<ArrivalsChoice> for Arrivals {
+    fn from(choice: ArrivalsChoice) -> Self {
+        match choice {
+            ArrivalsChoice::Constant => Self::Constant,
+            ArrivalsChoice::Poisson => Self::Poisson,
+        }
+    }
+}
+
+/// Runs the command; whether it went to its end and every answer was right.
+///
+/// # Errors
+/// Wrong usage, in one sentence.
+pub fn run(arguments: &LoadArguments) -> Result<bool, String> {
+    let servers = arguments.common.servers()?;
+    let format = arguments.common.run.format.map_or(Format::Protobuf, Format::from);
+    let seed = arguments.common.run.seed.unwrap_or_else(Random::fresh_seed);
+    let plans = plans(arguments);
+    for plan in plans.fill.iter().chain(plans.main.iter().map(Main::phase)) {
+        plan.check()?;
+    }
+    let contents = contents(arguments, format, seed)?;
+    let target = Target { servers: servers.clone(), format };
+    let mut run = Run {
+        keys: Keys::new(target, arguments.keys, contents, seed, arguments.threads)?,
+        result: begin_result(arguments, &servers, seed, format),
+        progress: Progress::new(),
+        interrupted: catch_interrupts()?,
+        is_right: true,
+    };
+    let preamble = Preamble::new(seed, &servers);
+    run.progress.line(&format!("load, {}: {}", format_name(format), preamble.summary()));
+    if let Some(fill) = &plans.fill {
+        run.phase(fill)?;
+    }
+    match &plans.main {
+        Some(Main::Phase(plan)) if run.goes_on() => run.phase(plan)?,
+        Some(Main::Search(plan)) if run.goes_on() => run.search(plan)?,
+        _ => {}
+    }
+    if arguments.read_all && run.goes_on() {
+        run.phase(&PhasePlan {
+            name: "read-all".to_owned(),
+            work: Work::ReadAll,
+            ..PhasePlan::fill(arguments.fill_clients)
+        })?;
+    }
+    run.end(arguments.common.run.json.as_ref())
+}
+
+enum Main {
+    Phase(PhasePlan),
+    Search(SearchPlan),
+}
+
+impl Main {
+    fn phase(&self) -> &PhasePlan {
+        match self {
+            Self::Phase(plan) => plan,
+            Self::Search(plan) => &plan.step,
+        }
+    }
+}
+
+struct Plans {
+    fill: Option<PhasePlan>,
+    main: Option<Main>,
+}
+
+fn plans(arguments: &LoadArguments) -> Plans {
+    let is_open = arguments.clients.is_none();
+    let plan = PhasePlan {
+        name: if arguments.search { "search".to_owned() } else { "load".to_owned() },
+        group: String::new(),
+        rate: is_open.then(|| arguments.rate.unwrap_or(RATE_USUAL)),
+        arrivals: arguments.arrivals.into(),
+        clients: arguments.clients,
+        seconds: arguments.seconds,
+        warm_up: arguments.warm_up,
+        work: Work::Mix,
+        mix: arguments.mix,
+        key_order: arguments.key_order,
+        route: arguments.route,
+        waits_ms: arguments.waits_ms.clone(),
+        in_flight_max: arguments.in_flight_max,
+        overload_restarts: arguments.overload_restarts,
+    };
+    let fill = PhasePlan {
+        route: arguments.route,
+        waits_ms: arguments.waits_ms.clone(),
+        ..PhasePlan::fill(arguments.fill_clients.max(arguments.threads))
+    };
+    let main = match arguments.search {
+        true => Main::Search(SearchPlan { step: plan, ..SearchPlan::default() }),
+        false => Main::Phase(plan),
+    };
+    Plans { fill: (!arguments.no_fill).then_some(fill), main: (!arguments.fill_only).then_some(main) }
+}
+
+fn contents(arguments: &LoadArguments, format: Format, seed: u64) -> Result<Contents, String> {
+    let sizes = arguments.value_bytes.load()?;
+    let bytes_max = match format {
+        Format::Raw => RAW_VALUE_BYTES_MAX,
+        Format::Protobuf => PROTOBUF_VALUE_BYTES_MAX,
+    };
+    let sizes = sizes.up_to(bytes_max).ok_or_else(|| {
+        let asked = &arguments.value_bytes;
+        format!("--value-bytes {asked}: {} takes values of up to {bytes_max} bytes", format_name(format))
+    })?;
+    let contents = Contents::new(seed, sizes);
+    let Some(path) = &arguments.value_text else { return Ok(contents) };
+    let text = fs::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+    if text.len() < sizes.bytes_max() {
+        let (have, need) = (text.len(), sizes.bytes_max());
+        return Err(format!("{} has {have} bytes, and values have up to {need}", path.display()));
+    }
+    Ok(contents.cut_from(Vec::leak(text)))
+}
+
+/// A flag that Ctrl-C and SIGTERM set; the second time they end the program at once.
+fn catch_interrupts() -> Result<Arc<AtomicBool>, String> {
+    let flag = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+        // In this order: the first signal finds the flag unset here and sets it below.
+        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&flag))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
+            .map_err(|error| format!("cannot catch signals: {error}"))?;
+    }
+    Ok(flag)
+}
+
+fn begin_result(
+    arguments: &LoadArguments,
+    servers: &[std::net::SocketAddr],
+    seed: u64,
+    format: Format,
+) -> RunResult {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let machine = Machine {
+        host: read("/proc/sys/kernel/hostname"),
+        processors: std::thread::available_parallelism().map_or(1, usize::from),
+        system: format!("{} {}", std::env::consts::OS, read("/proc/sys/kernel/osrelease")),
+        load_average_before: machine::load_average(),
+        ..Machine::default()
+    };
+    let settings = BTreeMap::from([
+        ("format".to_owned(), format_name(format).to_owned()),
+        ("keys".to_owned(), arguments.keys.to_string()),
+        ("key-order".to_owned(), arguments.key_order.to_string()),
+        ("mix".to_owned(), arguments.mix.to_string()),
+        ("value-bytes".to_owned(), arguments.value_bytes.to_string()),
+        ("route".to_owned(), arguments.route.to_string()),
+        ("waits-ms".to_owned(), format!("{:?}", arguments.waits_ms)),
+        ("in-flight-max".to_owned(), arguments.in_flight_max.to_string()),
+        ("threads".to_owned(), arguments.threads.to_string()),
+    ]);
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    RunResult {
+        layout: LAYOUT,
+        name: "load".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        arguments: std::env::args().skip(1).collect(),
+        started_unix_seconds: since_epoch.as_secs(),
+        seed,
+        settings,
+        servers: servers.iter().map(ToString::to_string).collect(),
+        machines: vec![machine],
+        phases: Vec::new(),
+        events: Vec::new(),
+        checks: Vec::new(),
+        incomplete: None,
+    }
+}
+
+struct Run {
+    keys: Keys,
+    result: RunResult,
+    progress: Progress,
+    interrupted: Arc<AtomicBool>,
+    is_right: bool,
+}
+
+impl Run {
+    fn goes_on(&self) -> bool {
+        !self.interrupted.load(Ordering::Relaxed)
+    }
+
+    fn phase(&mut self, plan: &PhasePlan) -> Result<(), String> {
+        let (progress, interrupted) = (&mut self.progress, &self.interrupted);
+        let (phase, tally) =
+            run_phase_counted(plan, &mut self.keys, &mut |snapshot| show(progress, interrupted, snapshot))?;
+        let faults = self.keys.take_faults();
+        self.tell(&phase, plan.work);
+        for line in findings(&tally, &faults) {
+            self.progress.line(&format!("  {line}"));
+        }
+        if plan.work == Work::Fill {
+            let (stored, keys) = (self.keys.surely_there(), self.keys.count());
+            self.progress.line(&format!("  {stored} of {keys} keys are surely stored"));
+        }
+        self.note_checks(&phase.name, &faults);
+        self.is_right &= phase.counts.wrong == 0 && 0 < phase.counts.good;
+        self.result.phases.push(phase);
+        Ok(())
+    }
+
+    fn search(&mut self, plan: &SearchPlan) -> Result<(), String> {
+        let (progress, interrupted) = (&mut self.progress, &self.interrupted);
+        let found =
+            search::search(plan, &mut self.keys, &mut |snapshot| show(progress, interrupted, snapshot))?;
+        found.phases.iter().for_each(|phase| self.tell(phase, Work::Mix));
+        let faults = self.keys.take_faults();
+        faults.sentences().iter().for_each(|line| self.progress.line(&format!("  {line}")));
+        self.note_checks("search", &faults);
+        let peak = format!("largest goodput {:.0}/s, at {:.0}/s", found.peak_goodput, found.peak_rate);
+        let outcome = match (&found.overwhelmed, &found.unfinished) {
+            (Some((rate, how)), _) => format!("overwhelmed at {rate:.0}/s: {how}"),
+            (None, Some(reason)) => format!("not overwhelmed: the search ended because {reason}"),
+            (None, None) => "not overwhelmed".to_owned(),
+        };
+        self.progress.line(&format!("saturation: {peak}; {outcome}"));
+        let overwhelmed = found.overwhelmed.as_ref().map(|_| true);
+        for (name, passed, seen) in [
+            ("saturation", Some(0.0 < found.peak_goodput), peak),
+            ("overwhelmed point", overwhelmed, outcome),
+        ] {
+            self.result.checks.push(Check { name: name.to_owned(), passed, seen });
+        }
+        self.is_right &= found.phases.iter().all(|phase| phase.counts.wrong == 0) && 0.0 < found.peak_goodput;
+        self.result.phases.extend(found.phases);
+        Ok(())
+    }
+
+    /// One check for each kind of fault, so that what was looked for is in the file as well as what was found.
+    fn note_checks(&mut self, phase: &str, faults: &Faults) {
+        for fault in Fault::ALL {
+            let count = faults.counts.get(&fault).copied().unwrap_or(0);
+            let seen = match faults.first.get(&fault) {
+                Some(first) => {
+                    format!("{count} answers of {} keys; first: {first}", faults.keys[&fault].len())
+                }
+                None => "none".to_owned(),
+            };
+            let name = format!("{phase}: no answer is {}", fault.word());
+            self.result.checks.push(Check { name, passed: Some(count == 0), seen });
+        }
+    }
+
+    fn tell(&mut self, phase: &Phase, work: Work) {
+        for line in phase_lines(phase, work) {
+            self.progress.line(&line);
+        }
+    }
+
+    fn end(mut self, json: Option<&PathBuf>) -> Result<bool, String> {
+        let was_interrupted = !self.goes_on();
+        if was_interrupted {
+            self.result.incomplete = Some("interrupted by a signal".to_owned());
+            self.progress.line("incomplete: interrupted by a signal");
+        }
+        self.result.machines[0].load_average_after = machine::load_average();
+        if let Some(path) = json {
+            write_json(path, &self.result)?;
+        }
+        Ok(self.is_right && !was_interrupted)
+    }
+}
+
+fn show(progress: &mut Progress, interrupted: &AtomicBool, snapshot: &Snapshot<'_>) {
+    let left = snapshot.left_seconds.map_or(String::new(), |left| format!(", {left:.0} s left"));
+    progress.show(&format!(
+        "{} {:.0} s: {:.0} answers/s, {} of {} good, {} wrong, {} timed out, {} under way, p50 {} p99 {} ms{left}",
+        snapshot.name,
+        snapshot.at_seconds,
+        snapshot.answered_per_second,
+        snapshot.good,
+        snapshot.offered,
+        snapshot.wrong,
+        snapshot.timed_out,
+        snapshot.in_flight,
+        milliseconds(snapshot.p50_ms),
+        milliseconds(snapshot.p99_ms),
+    ));
+    if interrupted.load(Ordering::Relaxed) {
+        snapshot.stop();
+    }
+}
+
+/// A phase in words: one line about the rate, one for each operation, one about the generator.
+fn phase_lines(phase: &Phase, work: Work) -> Vec<String> {
+    let counts = &phase.counts;
+    let seconds = phase.window_seconds.max(f64::MIN_POSITIVE);
+    let (offered, sent) = (counts.offered as f64 / seconds, counts.sent as f64 / seconds);
+    let (answered, good) = (phase.answered_per_second(), phase.good_per_second());
+    let mut remark = String::new();
+    let head = match phase.timing {
+        Loop::Open { rate, arrivals } => {
+            let arrivals = format!("{arrivals:?}").to_lowercase();
+            if !is_reached(phase) {
+                remark = format!(" [RATE NOT REACHED: {good:.0} good answers/s of {offered:.0}]");
+            }
+            format!("open loop, {arrivals}, {rate}/s for {seconds:.1} s")
+        }
+        Loop::Closed { clients } => {
+            " [closed loop: tails not comparable]".clone_into(&mut remark);
+            format!("closed loop, {clients} clients, {seconds:.2} s")
+        }
+    };
+    let mut lines = vec![format!(
+        "{}: {head}: offered {offered:.0}/s, sent {sent:.0}/s, answered {answered:.0}/s, good {good:.0}/s{}",
+        phase.name,
+        if is_reached(phase) || matches!(phase.timing, Loop::Closed { .. }) {
+            ""
+        } else {
+            " (rate not reached)"
+        },
+    )];
+    if work != Work::Mix {
+        let megabytes = counts.value_bytes as f64 / seconds / 1e6;
+        lines.push(format!("  {} transactions, {good:.0}/s, {megabytes:.2} MB/s of values", counts.good));
+    }
+    for (name, operation) in &phase.operations {
+        lines.push(operation_line(name, operation, &remark));
+    }
+    lines.push(generator_line(phase));
+    lines
+}
+
+/// Whether nearly all that was due was answered well, and the generator was not the limit.
+fn is_reached(phase: &Phase) -> bool {
+    let counts = &phase.counts;
+    REACHED_SHARE * counts.offered as f64 <= counts.good as f64 && phase.generator.limited.is_none()
+}
+
+fn operation_line(name: &str, operation: &Operation, remark: &str) -> String {
+    let percentiles = |latency: &Latency| {
+        let ms = |percentile| milliseconds(latency.ms(percentile));
+        format!("p50 {} p95 {} p99 {} p99.9 {} max {} ms", ms(50.0), ms(95.0), ms(99.0), ms(99.9), ms(100.0))
+    };
+    let counts = &operation.counts;
+    let mut line = format!("  {name}: {} answered: {}", counts.answered, percentiles(&operation.corrected));
+    let (raw, last) = (&operation.raw, &operation.last_try);
+    line.push_str(&format!(
+        "; raw p99 {}, last try p99 {} ms",
+        milliseconds(raw.ms(99.0)),
+        milliseconds(last.ms(99.0))
+    ));
+    for (count, what) in
+        [(counts.refused, "refused"), (counts.wrong, "wrong"), (counts.timed_out, "timed out")]
+    {
+        if 0 < count {
+            line.push_str(&format!("; {count} {what}"));
+        }
+    }
+    line + remark
+}
+
+fn generator_line(phase: &Phase) -> String {
+    let generator = &phase.generator;
+    let share =
+        generator.processor_share.map_or("unknown".to_owned(), |share| format!("{:.0} %", 100.0 * share));
+    let lateness = match phase.timing {
+        Loop::Open { .. } => format!(
+            "late by p50 {} p99 {} max {} ms, ",
+            milliseconds(generator.lateness_p50_ms),
+            milliseconds(generator.lateness_p99_ms),
+            milliseconds(generator.lateness_max_ms)
+        ),
+        Loop::Closed { .. } => String::new(),
+    };
+    let verdict = match &generator.limited {
+        Some(reason) => format!("GENERATOR-LIMITED: {reason}"),
+        None => "not the limit".to_owned(),
+    };
+    let (threads, buffer) = (generator.threads, generator.receive_buffer_bytes >> 10);
+    format!(
+        "  generator: {threads} threads, {lateness}{share} of a processor, receive buffers {buffer} KiB; {verdict}"
+    )
+}
+
+/// Everything odd that was seen, a line each.
+fn findings(tally: &Tally, faults: &Faults) -> Vec<String> {
+    let counts = tally.counts();
+    let mut lines = faults.sentences();
+    for (status, count) in tally.statuses() {
+        let wait = match (status, tally.overload_wait_ms_max) {
+            (Status::Success | Status::NoSuchKey, _) => continue,
+            (Status::Overload, wait_ms) if 0 < wait_ms => format!(", asks to wait up to {wait_ms} ms"),
+            _ => String::new(),
+        };
+        lines.push(format!("{count} answers: {status}{wait}"));
+    }
+    let stranger = tally.stranger.map_or(String::new(), |from| format!(" (one from {from})"));
+    let retries = counts.datagrams.saturating_sub(counts.sent);
+    for (count, what) in [
+        (counts.timed_out, "requests were never answered".to_owned()),
+        (retries, "datagrams were sent again: requests or replies were lost or late".to_owned()),
+        (counts.skipped, "slots were skipped, because too many requests were under way".to_owned()),
+        (counts.late, "answers came after their request was given up".to_owned()),
+        (
+            counts.duplicates,
+            "surplus replies to requests sent once: sent twice, or with another request's id".to_owned(),
+        ),
+        (tally.surplus, "surplus replies to requests that were sent again, as is usual".to_owned()),
+        (
+            counts.foreign,
+            format!("foreign replies: an id never used, or an address not on the list{stranger}"),
+        ),
+        (counts.undecodable, "datagrams were no reply of this format".to_owned()),
+        (
+            tally.unreadable_by_proto2,
+            "replies leave errCode out when it is 0: clients before 2021 fail".to_owned(),
+        ),
+        (tally.send_failures, "datagrams were refused by the own kernel".to_owned()),
+    ] {
+        if 0 < count {
+            lines.push(format!("{count} {what}"));
+        }
+    }
+    lines
+}
