@@ -21,13 +21,15 @@ mod load;
 mod load_command;
 mod machine;
 mod report;
-#[allow(dead_code, reason = "the load command and the reports are being built on it")]
+mod reports;
+#[allow(dead_code, reason = "the load command is being built on it")]
 mod result;
 mod routes;
 mod settings;
 #[cfg(target_os = "linux")]
 mod sockets;
 mod stages;
+mod statistics;
 mod tally;
 mod values;
 mod workload;
@@ -48,6 +50,8 @@ fn main() -> ExitCode {
         Command::Load(arguments) => load_command::run(&arguments),
         Command::Endure(arguments) => endure::run(&arguments),
         Command::Flame(arguments) => flame::run(&arguments),
+        Command::Report(arguments) => reports::report(&arguments),
+        Command::Compare(arguments) => reports::compare(&arguments),
         #[cfg(target_os = "linux")]
         Command::Bench(arguments) => bench::run(&arguments),
         #[cfg(target_os = "linux")]

@@ -100,17 +100,44 @@ pub fn write_json(path: &Path, record: &impl Serialize) -> Result<(), String> {
 pub struct Table {
     rows: Vec<Vec<String>>,
     left_columns: usize,
+    is_last_left: bool,
 }
 
 impl Table {
     /// A table with these headings; the first `left_columns` are set flush left, the others flush right.
     pub fn new(headings: &[&str], left_columns: usize) -> Self {
-        Self { rows: vec![headings.iter().map(ToString::to_string).collect()], left_columns }
+        Self {
+            rows: vec![headings.iter().map(ToString::to_string).collect()],
+            left_columns,
+            is_last_left: false,
+        }
+    }
+
+    /// The same with its last column, which holds words, flush left.
+    pub fn with_words_last(mut self) -> Self {
+        self.is_last_left = true;
+        self
+    }
+
+    /// Whether a column is flush left.
+    pub fn is_left(&self, column: usize) -> bool {
+        column < self.left_columns || (self.is_last_left && column + 1 == self.rows[0].len())
     }
 
     /// Adds a row.
     pub fn row(&mut self, cells: Vec<String>) {
         self.rows.push(cells);
+    }
+
+    /// The same table with every cell changed.
+    pub fn mapped(&self, change: impl Fn(&str) -> String) -> Self {
+        let row = |row: &Vec<String>| row.iter().map(|cell| change(cell)).collect();
+        Self { rows: self.rows.iter().map(row).collect(), ..*self }
+    }
+
+    /// The headings and the rows.
+    pub fn parts(&self) -> (&[String], &[Vec<String>]) {
+        self.rows.split_first().map_or((&[], &[]), |(headings, rows)| (headings, rows))
     }
 
     /// The whole text, without a line end behind it.
@@ -120,7 +147,7 @@ impl Table {
             |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(width).collect();
         let mut lines: Vec<String> = self.rows.iter().map(|row| self.line(row, &widths)).collect();
-        let dashes = widths.iter().enumerate().map(|(column, &width)| match column < self.left_columns {
+        let dashes = widths.iter().enumerate().map(|(column, &width)| match self.is_left(column) {
             true => "-".repeat(width.max(3)),
             false => "-".repeat(width.max(3) - 1) + ":",
         });
@@ -131,7 +158,7 @@ impl Table {
     fn line(&self, row: &[String], widths: &[usize]) -> String {
         let cells = row.iter().enumerate().map(|(column, cell)| {
             let width = widths[column].max(3);
-            if column < self.left_columns { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            if self.is_left(column) { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
         });
         format!("| {} |", cells.collect::<Vec<_>>().join(" | "))
     }

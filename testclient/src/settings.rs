@@ -34,6 +34,11 @@ pub enum Command {
     Endure(EndureArguments),
     /// Takes flame graphs of violet nodes under a constant load, and compares them.
     Flame(crate::flame::FlameArguments),
+    /// Reports about results: on the terminal, as a page for a browser, Markdown, CSV, HdrHistogram logs; and holds them
+    /// against thresholds.
+    Report(crate::reports::ReportArguments),
+    /// Holds results against the first one, with a verdict that knows about noise.
+    Compare(crate::reports::CompareArguments),
     /// Measures one Violet node beside an echo server, memcached and Redis, all started here, and judges the
     /// ratios.
     #[cfg(target_os = "linux")]

@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::measure::Sample;
 use super::plan::{Cell, Group, MAIN_VALUE_BYTES, Target, block};
-use super::statistics::Estimate;
+use crate::statistics::Estimate;
 
 /// Rounds without disturbance that are enough to do without the others.
 const QUIET_ROUNDS_MIN: usize = 6;

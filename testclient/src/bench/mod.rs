@@ -2,7 +2,7 @@
 //!
 //! Machines differ and are never quiet, so nothing here is worth more than a ratio: in every round all
 //! servers are measured one after the other ([`plan`]), ratios are taken within a round, and over the rounds
-//! they have a median and an interval ([`statistics`]). [`judge`] holds them against what Violet must reach
+//! they have a median and an interval ([`crate::statistics`]). [`judge`] holds them against what Violet must reach
 //! and names no winner where intervals overlap. The generator ([`generator`], [`ping`], [`redis`]) is not
 //! that of the other commands: it prepares what it can and packs its bursts, so that one of its processors
 //! can saturate the server on another. Deliberately not here: clusters (`grid`), instruction counts.
@@ -22,7 +22,6 @@ mod probe;
 mod processors;
 mod redis;
 mod rounds;
-mod statistics;
 mod subjects;
 mod tables;
 

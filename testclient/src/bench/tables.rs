@@ -13,9 +13,9 @@ use super::plan::{Cell, Group, KEYS, SOCKETS, Shape};
 use super::probe::{LargePages, Machine};
 use super::processors::{Pinning, Processors};
 use super::rounds::{Run, ServerRecord};
-use super::statistics::Estimate;
 use crate::report::{Preamble, Table};
 use crate::sockets::Packing;
+use crate::statistics::Estimate;
 
 /// The share of value memory on large pages that must be reached, and that is hoped for.
 const LARGE_PAGES: (f64, f64) = (0.8, 1.0);

@@ -7,6 +7,10 @@ mod flame;
 mod grid;
 mod process;
 mod reference;
+mod reports;
+#[allow(dead_code, reason = "tests make results and read few of their parts")]
+#[path = "../../src/result.rs"]
+mod result;
 
 use std::process::{Command, Output};
 

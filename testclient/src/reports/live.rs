@@ -1,0 +1,440 @@
+//! What a person sees while load is made: rates and latencies of the last minutes, counts, the time that is left, what
+//! was done to the servers, and what comes next.
+//!
+//! On a terminal it fills the screen of standard error, a few times a second, and takes it down again however the run ends;
+//! else it is a plain line every few seconds, so that a log stays readable. `q` and Ctrl-C ask for the end: the run stops,
+//! and its report is written. Deliberately not here: making load, and signals; a terminal in this mode sends none for Ctrl-C.
+
+use std::collections::VecDeque;
+use std::io::{self, IsTerminal, Stderr};
+use std::panic;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use ratatui::backend::CrosstermBackend;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{
+    EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode,
+};
+use ratatui::layout::{Constraint, Layout, Rect};
+use ratatui::style::{Style, Stylize};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
+use ratatui::{Frame, Terminal};
+
+use super::words;
+
+/// How often a plain line is printed.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+/// Seconds that are remembered; more than any terminal has columns.
+const HISTORY_SECONDS_MAX: usize = 600;
+/// A point of the history.
+const POINT: Duration = Duration::from_secs(1);
+
+/// The state of a run at one moment. Counts are those of the phase so far.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Snapshot {
+    /// What is running.
+    pub phase: String,
+    /// Its number, from 1.
+    pub phase_number: usize,
+    /// How many there are.
+    pub phases: usize,
+    /// Time since the phase began.
+    pub elapsed: Duration,
+    /// Time until the whole run ends, if that is known.
+    pub left: Option<Duration>,
+    /// Requests that fell due.
+    pub offered: u64,
+    /// Requests that left.
+    pub sent: u64,
+    /// Answers.
+    pub answered: u64,
+    /// Good ones among them.
+    pub good: u64,
+    /// Wrong ones among them.
+    pub wrong: u64,
+    /// Requests that were given up.
+    pub timed_out: u64,
+    /// Requests under way.
+    pub in_flight: u64,
+    /// Corrected median of the last second, in milliseconds.
+    pub p50_ms: f64,
+    /// Corrected 99th percentile of the last second, in milliseconds.
+    pub p99_ms: f64,
+    /// What was done to the servers last.
+    pub last_event: Option<String>,
+    /// What comes after this phase.
+    pub next: Option<String>,
+}
+
+/// What the person who watches wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Nothing.
+    GoOn,
+    /// To end the run now and have its report.
+    End,
+}
+
+/// The view.
+#[derive(Debug)]
+pub struct Live {
+    history: History,
+    screen: Screen,
+    wish: Wish,
+}
+
+#[derive(Debug)]
+enum Screen {
+    Full(Terminal<CrosstermBackend<Stderr>>),
+    Lines { printed: Option<Instant> },
+}
+
+/// The last minutes, a point a second.
+#[derive(Debug, Default)]
+struct History {
+    answered_per_second: VecDeque<u64>,
+    p99_us: VecDeque<u64>,
+    /// Where the present point began.
+    since: Snapshot,
+    /// Of the latest whole second.
+    rates: Rates,
+}
+
+/// Of one second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Rates {
+    offered: f64,
+    answered: f64,
+    good: f64,
+}
+
+/// Whether the terminal is ours, for a panic anywhere.
+static IS_FULL: AtomicBool = AtomicBool::new(false);
+
+impl Live {
+    /// Takes the screen if there is one.
+    pub fn start() -> Self {
+        let screen = match io::stderr().is_terminal().then(full_screen) {
+            Some(Ok(terminal)) => Screen::Full(terminal),
+            // A terminal that cannot be drawn on can still be written to.
+            Some(Err(_)) | None => Screen::Lines { printed: None },
+        };
+        Self { history: History::default(), screen, wish: Wish::GoOn }
+    }
+
+    /// Shows the state, and returns what the person wants.
+    pub fn show(&mut self, snapshot: &Snapshot) -> Wish {
+        self.history.add(snapshot);
+        match &mut self.screen {
+            Screen::Full(terminal) => {
+                // A terminal that went away must not end the run.
+                let _ = terminal.draw(|frame| draw(frame, snapshot, &self.history));
+                if is_end_asked() {
+                    self.wish = Wish::End;
+                }
+            }
+            Screen::Lines { printed } => {
+                if printed.is_none_or(|at| LINE_EVERY <= at.elapsed()) {
+                    *printed = Some(Instant::now());
+                    eprintln!("{}", line(snapshot, &self.history.rates));
+                }
+            }
+        }
+        self.wish
+    }
+}
+
+impl Drop for Live {
+    fn drop(&mut self) {
+        if matches!(self.screen, Screen::Full(_)) {
+            give_back();
+        }
+    }
+}
+
+fn full_screen() -> io::Result<Terminal<CrosstermBackend<Stderr>>> {
+    enable_raw_mode()?;
+    IS_FULL.store(true, Ordering::Relaxed);
+    let before = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        // What went wrong must be readable.
+        give_back();
+        before(info);
+    }));
+    let opened = execute!(io::stderr(), EnterAlternateScreen)
+        .and_then(|()| Terminal::new(CrosstermBackend::new(io::stderr())));
+    if opened.is_err() {
+        give_back();
+    }
+    opened
+}
+
+fn give_back() {
+    if IS_FULL.swap(false, Ordering::Relaxed) {
+        // Nothing can be done about a terminal that went away.
+        let _ = execute!(io::stderr(), LeaveAlternateScreen);
+        let _ = disable_raw_mode();
+    }
+}
+
+/// Whether one of the keys that have come since asks for the end.
+fn is_end_asked() -> bool {
+    let mut is_asked = false;
+    while event::poll(Duration::ZERO).unwrap_or(false) {
+        let Ok(event) = event::read() else { break };
+        is_asked |= asks_for_end(&event);
+    }
+    is_asked
+}
+
+fn asks_for_end(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    let is_interrupt = key.code == KeyCode::Char('c') && key.modifiers.contains(KeyModifiers::CONTROL);
+    key.kind != KeyEventKind::Release && (is_interrupt || key.code == KeyCode::Char('q'))
+}
+
+impl History {
+    fn add(&mut self, snapshot: &Snapshot) {
+        if self.since.phase_number != snapshot.phase_number || snapshot.elapsed < self.since.elapsed {
+            self.since = Snapshot { phase_number: snapshot.phase_number, ..Snapshot::default() };
+        }
+        let length = snapshot.elapsed.saturating_sub(self.since.elapsed);
+        if length < POINT {
+            return;
+        }
+        let rate = |count: fn(&Snapshot) -> u64| {
+            count(snapshot).saturating_sub(count(&self.since)) as f64 / length.as_secs_f64()
+        };
+        self.rates = Rates {
+            offered: rate(|snapshot| snapshot.offered),
+            answered: rate(|snapshot| snapshot.answered),
+            good: rate(|snapshot| snapshot.good),
+        };
+        self.since = snapshot.clone();
+        push(&mut self.answered_per_second, self.rates.answered as u64);
+        push(&mut self.p99_us, (snapshot.p99_ms * 1e3) as u64);
+    }
+}
+
+fn push(history: &mut VecDeque<u64>, point: u64) {
+    if history.len() == HISTORY_SECONDS_MAX {
+        history.pop_front();
+    }
+    history.push_back(point);
+}
+
+/// The state as one line of a log.
+fn line(snapshot: &Snapshot, rates: &Rates) -> String {
+    let mut parts = vec![
+        format!("{} ({} of {})", snapshot.phase, snapshot.phase_number, snapshot.phases),
+        words::seconds(snapshot.elapsed.as_secs_f64()),
+        format!("answered {} of {} offered", words::rate(rates.answered), words::rate(rates.offered)),
+        format!("p50 {}", words::latency(snapshot.p50_ms)),
+        format!("p99 {}", words::latency(snapshot.p99_ms)),
+        format!("{} under way", words::count(snapshot.in_flight)),
+    ];
+    for (count, what) in [(snapshot.timed_out, "timed out"), (snapshot.wrong, "WRONG")] {
+        if 0 < count {
+            parts.push(format!("{} {what}", words::count(count)));
+        }
+    }
+    parts.extend(snapshot.left.map(|left| format!("{} left", words::seconds(left.as_secs_f64()))));
+    parts.join(", ")
+}
+
+fn draw(frame: &mut Frame, snapshot: &Snapshot, history: &History) {
+    let rows = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Length(3),
+        Constraint::Fill(1),
+        Constraint::Fill(1),
+        Constraint::Length(3),
+        Constraint::Length(1),
+    ]);
+    let [title, progress, counts, rate, latency, told, keys] = rows.areas(frame.area());
+    let place = format!("  {} of {}", snapshot.phase_number, snapshot.phases);
+    frame.render_widget(Line::from(vec![snapshot.phase.as_str().bold(), place.dim()]), title);
+    draw_progress(frame, progress, snapshot);
+    draw_counts(frame, counts, snapshot, &history.rates);
+    let now = words::rate(history.rates.answered);
+    let most = history.answered_per_second.iter().copied().max().unwrap_or(0);
+    let title = format!(" answered: now {now}, at most {} ", words::rate(most as f64));
+    draw_history(frame, rate, &title, history.answered_per_second.iter().copied(), Style::new().cyan());
+    let most = history.p99_us.iter().copied().max().unwrap_or(0);
+    let title = format!(
+        " p99: now {}, at most {} (logarithmic) ",
+        words::latency(snapshot.p99_ms),
+        words::latency(most as f64 / 1e3)
+    );
+    let logarithms =
+        history.p99_us.iter().map(|&us| ((us + 1) as f64).log2() * 16.0).map(|height| height as u64);
+    draw_history(frame, latency, &title, logarithms, Style::new().yellow());
+    let or_nothing = |text: &Option<String>| text.clone().unwrap_or("nothing".to_owned());
+    let lines = vec![
+        Line::from(vec!["done to the servers: ".dim(), or_nothing(&snapshot.last_event).into()]),
+        Line::from(vec!["next: ".dim(), or_nothing(&snapshot.next).into()]),
+    ];
+    frame.render_widget(Paragraph::new(lines), told);
+    frame.render_widget("q or Ctrl-C ends the run and writes its report".dim(), keys);
+}
+
+fn draw_progress(frame: &mut Frame, area: Rect, snapshot: &Snapshot) {
+    let gone = snapshot.elapsed.as_secs_f64();
+    let text = |left: Option<Duration>| match left {
+        Some(left) => format!("{} gone, {} left", words::seconds(gone), words::seconds(left.as_secs_f64())),
+        None => format!("{} gone", words::seconds(gone)),
+    };
+    let whole = gone + snapshot.left.map_or(0.0, |left| left.as_secs_f64());
+    let share = if 0.0 < whole && snapshot.left.is_some() { gone / whole } else { 0.0 };
+    let gauge = Gauge::default().ratio(share.clamp(0.0, 1.0)).label(text(snapshot.left));
+    frame.render_widget(gauge.gauge_style(Style::new().blue().on_black()), area);
+}
+
+fn draw_counts(frame: &mut Frame, area: Rect, snapshot: &Snapshot, rates: &Rates) {
+    let pair = |name: &'static str, value: String| {
+        vec![Span::from(name).dim(), Span::from(value), Span::from("   ")]
+    };
+    let rate = |name, per_second| pair(name, words::rate(per_second));
+    let count = |name, count| pair(name, words::count(count));
+    let first = [
+        rate("offered ", rates.offered),
+        rate("answered ", rates.answered),
+        rate("good ", rates.good),
+        count("under way ", snapshot.in_flight),
+    ];
+    let second = [
+        pair("p50 ", words::latency(snapshot.p50_ms)),
+        pair("p99 ", words::latency(snapshot.p99_ms)),
+        count("answers ", snapshot.answered),
+        count("timed out ", snapshot.timed_out),
+    ];
+    let mut lines = [first, second].map(|parts| Line::from(parts.concat())).to_vec();
+    if 0 < snapshot.wrong {
+        lines[1].push_span(Span::from(format!("{} WRONG", words::count(snapshot.wrong))).red().bold());
+    }
+    frame.render_widget(Paragraph::new(lines), area);
+}
+
+/// The latest points, as many as there is room for.
+fn draw_history(
+    frame: &mut Frame,
+    area: Rect,
+    title: &str,
+    points: impl DoubleEndedIterator<Item = u64>,
+    style: Style,
+) {
+    let block = Block::bordered().title(title);
+    let width = usize::from(block.inner(area).width);
+    let mut shown: Vec<u64> = points.rev().take(width).collect();
+    shown.reverse();
+    frame.render_widget(Sparkline::default().block(block).data(&shown).style(style), area);
+}
+
+#[cfg(test)]
+mod tests {
+    use ratatui::backend::TestBackend;
+    use ratatui::crossterm::event::KeyEvent;
+
+    use super::*;
+
+    fn snapshot(second: u64) -> Snapshot {
+        Snapshot {
+            phase: "R16".to_owned(),
+            phase_number: 3,
+            phases: 9,
+            elapsed: Duration::from_secs(second),
+            left: Some(Duration::from_secs(60 - second)),
+            offered: 12_000 * second,
+            sent: 12_000 * second,
+            answered: 11_000 * second,
+            good: 10_000 * second,
+            wrong: 2,
+            timed_out: 4,
+            in_flight: 37,
+            p50_ms: 0.4,
+            p99_ms: if second == 10 { 40.0 } else { 2.5 },
+            last_event: Some("kill 127.0.0.1:4411 at 8 s".to_owned()),
+            next: Some("R32".to_owned()),
+        }
+    }
+
+    fn history(seconds: u64) -> History {
+        let mut history = History::default();
+        (1..=seconds).for_each(|second| history.add(&snapshot(second)));
+        history
+    }
+
+    fn screen(width: u16, height: u16) -> String {
+        let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+        terminal.draw(|frame| draw(frame, &snapshot(12), &history(12))).unwrap();
+        terminal.backend().to_string()
+    }
+
+    #[test]
+    fn the_screen_tells_what_happens_and_what_comes() {
+        let screen = screen(100, 24);
+        for expected in [
+            "R16  3 of 9",
+            "12 s gone, 48 s left",
+            "offered 12,000 /s",
+            "answered 11,000 /s",
+            "good 10,000 /s",
+            "under way 37",
+            "p99 2.50 ms",
+            "timed out 4",
+            "2 WRONG",
+            "answered: now 11,000 /s, at most 11,000 /s",
+            "p99: now 2.50 ms, at most 40.0 ms",
+            "done to the servers: kill 127.0.0.1:4411 at 8 s",
+            "next: R32",
+            "q or Ctrl-C ends the run",
+        ] {
+            assert!(screen.contains(expected), "{expected} is not in\n{screen}");
+        }
+        assert!(screen.contains('█'), "{screen}");
+    }
+
+    #[test]
+    fn a_small_terminal_is_no_reason_to_fail() {
+        for (width, height) in [(1, 1), (20, 5), (40, 10), (300, 80)] {
+            assert!(!screen(width, height).is_empty());
+        }
+    }
+
+    #[test]
+    fn rates_are_of_the_last_second_and_begin_anew_with_each_phase() {
+        let mut history = history(5);
+        assert_eq!(history.rates, Rates { offered: 12_000.0, answered: 11_000.0, good: 10_000.0 });
+        let half = Snapshot { elapsed: Duration::from_millis(5_500), answered: 99_000_000, ..snapshot(5) };
+        history.add(&half);
+        assert_eq!(history.rates.answered, 11_000.0, "half a second is no point");
+        history.add(&Snapshot { phase_number: 4, answered: 500, ..snapshot(1) });
+        assert_eq!(history.rates.answered, 500.0);
+        assert_eq!(history.answered_per_second.len(), 6);
+        (0..2 * HISTORY_SECONDS_MAX as u64).for_each(|point| push(&mut history.p99_us, point));
+        assert_eq!(history.p99_us.len(), HISTORY_SECONDS_MAX);
+    }
+
+    #[test]
+    fn a_line_says_what_was_offered_beside_the_percentiles() {
+        let line = line(&snapshot(12), &history(12).rates);
+        assert_eq!(
+            line,
+            "R16 (3 of 9), 12 s, answered 11,000 /s of 12,000 /s offered, p50 400 µs, p99 2.50 ms, 37 under way, \
+             4 timed out, 2 WRONG, 48 s left"
+        );
+    }
+
+    #[test]
+    fn q_and_ctrl_c_ask_for_the_end_and_nothing_else_does() {
+        let key = |code, modifiers| Event::Key(KeyEvent::new(code, modifiers));
+        assert!(asks_for_end(&key(KeyCode::Char('q'), KeyModifiers::NONE)));
+        assert!(asks_for_end(&key(KeyCode::Char('c'), KeyModifiers::CONTROL)));
+        assert!(!asks_for_end(&key(KeyCode::Char('c'), KeyModifiers::NONE)));
+        assert!(!asks_for_end(&Event::FocusLost));
+    }
+}
