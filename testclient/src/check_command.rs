@@ -15,10 +15,14 @@ use crate::values::Random;
 /// How a stage ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "UPPERCASE")]
-enum Verdict {
+pub enum Verdict {
+    /// As it must be.
     Pass,
+    /// A server did what it must not.
     Fail,
+    /// Nothing can be said.
     Undecided,
+    /// Not run.
     Skipped,
 }
 
@@ -33,14 +37,20 @@ impl Verdict {
     }
 }
 
+/// What a stage found.
 #[derive(Clone, Debug, Serialize)]
-struct StageRecord {
-    stage: &'static str,
+pub struct StageRecord {
+    /// Its name.
+    pub stage: &'static str,
     about: &'static str,
-    format: String,
-    verdict: Verdict,
-    reason: Option<String>,
-    notes: Vec<String>,
+    /// `raw` or `protobuf`.
+    pub format: String,
+    /// How it ended.
+    pub verdict: Verdict,
+    /// Why it did not pass.
+    pub reason: Option<String>,
+    /// Remarks that decide nothing.
+    pub notes: Vec<String>,
     seconds: f64,
 }
 
@@ -108,7 +118,7 @@ fn print_list(stages: &[&Stage]) {
 }
 
 /// Everything harmless in every format, then what does harm, in the first format only.
-fn run_all(
+pub fn run_all(
     cluster: &mut Cluster,
     chosen: &[&'static Stage],
     formats: &[Format],

@@ -6,6 +6,7 @@
 //! scenarios, the flame graphs and the measurements start violet's binary. This file reads the command line and turns
 //! results into an exit status: 0 all well, 1 something failed, 2 wrong usage.
 
+mod agents;
 mod batch;
 #[cfg(target_os = "linux")]
 mod bench;
@@ -20,9 +21,9 @@ mod keyset;
 mod load;
 mod load_command;
 mod machine;
+mod plan;
 mod report;
 mod reports;
-#[allow(dead_code, reason = "the load command is being built on it")]
 mod result;
 mod routes;
 mod settings;
@@ -50,6 +51,8 @@ fn main() -> ExitCode {
         Command::Load(arguments) => load_command::run(&arguments),
         Command::Endure(arguments) => endure::run(&arguments),
         Command::Flame(arguments) => flame::run(&arguments),
+        Command::Run(arguments) => plan::run(&arguments),
+        Command::Agent(arguments) => agents::run(&arguments),
         Command::Report(arguments) => reports::report(&arguments),
         Command::Compare(arguments) => reports::compare(&arguments),
         #[cfg(target_os = "linux")]

@@ -34,6 +34,10 @@ pub enum Command {
     Endure(EndureArguments),
     /// Takes flame graphs of violet nodes under a constant load, and compares them.
     Flame(crate::flame::FlameArguments),
+    /// Runs a plan: a list of steps from conformance to faults, shipped or in a TOML file, with one result.
+    Run(crate::plan::RunPlanArguments),
+    /// Waits for orders of `run --agents`, so that several machines make load together.
+    Agent(crate::agents::AgentArguments),
     /// Reports about results: on the terminal, as a page for a browser, Markdown, CSV, HdrHistogram logs; and holds them
     /// against thresholds.
     Report(crate::reports::ReportArguments),
@@ -245,7 +249,7 @@ impl CommonArguments {
 
 /// Reads a server list, each server once: a server that is named twice would be asked, wiped and
 /// counted twice.
-fn parse_servers(text: &str) -> Result<Vec<SocketAddr>, String> {
+pub fn parse_servers(text: &str) -> Result<Vec<SocketAddr>, String> {
     let servers = servers::load(text).map_err(|error| error.to_string())?;
     let mut sorted: Vec<SocketAddr> = servers.iter().map(|server| server.address).collect();
     sorted.sort();

@@ -220,14 +220,19 @@ fn measure_way(trial: &mut Trial, subject: &Subject, way: Way) -> Result<(Run, O
 }
 
 /// The node's process is stopped and continued in turn, until this is dropped.
-struct HalfStopped {
+/// A process that stands still half of the time, until this is dropped.
+pub struct HalfStopped {
     over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     _watch: ResumeWatch,
 }
 
 impl HalfStopped {
-    fn start(pid: Pid) -> Result<Self, Finding> {
+    /// Begins; the process must be one that nobody else waits for meanwhile.
+    ///
+    /// # Errors
+    /// There is no shell to resume it if this program is killed.
+    pub fn start(pid: Pid) -> Result<Self, Finding> {
         let watch = ResumeWatch::start(&[pid.as_raw_nonzero().get()]).map_err(Finding::Undecided)?;
         let over = Arc::new(AtomicBool::new(false));
         let seen = Arc::clone(&over);

@@ -7,20 +7,21 @@
 
 mod absences;
 mod bad_link;
-mod bad_node;
+pub mod bad_node;
 mod growth;
 mod halves;
-mod health;
-mod history;
+pub mod health;
+pub mod history;
 mod land;
-mod nodes;
+pub mod nodes;
 #[cfg(test)]
 mod planted;
 mod restarts;
 mod rounds;
-mod sweep;
-mod traffic;
+pub mod sweep;
+pub mod traffic;
 mod trial;
+pub mod writes;
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -4,25 +4,24 @@
 //! scenario goes on as long as that makes sense, so that one run shows everything. What ends it early is
 //! a [`Finding`].
 
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
-use violet_client::{Format, Status};
+use violet_client::Format;
 
 use super::health::{Account, Doctor, Holders};
 use super::history::{Deed, Ledger};
 use super::nodes::Nodes;
 use super::sweep::{self, Swept, Task};
 use super::traffic::{Kind, Shared, Traffic};
-use crate::batch;
+use super::writes::{self, Via};
 use crate::cluster::{Finding, StageResult};
 use crate::grid::course_policy;
 use crate::keyset::KeySet;
-use crate::load::{Ask, Call, Plan};
+use crate::load::Plan;
 use crate::report::Progress;
 use crate::settings::EndureArguments;
 use crate::tally::{Tally, TallyRecord};
@@ -44,8 +43,6 @@ const LOAD_CLIENTS: usize = 8;
 const LOAD_REST: Duration = Duration::from_millis(5);
 /// Of the keys that the load leaves alone, one in so many is removed at the start.
 const REMOVED_ONE_IN: u64 = 5;
-/// Parallel requests of the first fill.
-const FILL_CLIENTS: usize = 16;
 /// How often keys are written again that were not acknowledged.
 const FILL_ROUNDS_MAX: usize = 5;
 
@@ -235,41 +232,8 @@ impl Trial {
 
     /// Tries a deed on each of these keys; those that were not acknowledged.
     pub fn write_once(&mut self, via: &[usize], deed: Deed, numbers: &[u64]) -> Result<Vec<u64>, Finding> {
-        let (shared, random) = (&self.shared, &mut self.random);
-        let mut queue = numbers.iter();
-        // Not simply the last step: the load may write the same key at the same time.
-        let steps = RefCell::new(BTreeMap::new());
-        let mut refused = Vec::new();
-        let next = |value: &mut Vec<u8>| {
-            let &number = queue.next()?;
-            let mut ledger = shared.ledger();
-            let step = ledger.begin(number, deed, shared.now());
-            steps.borrow_mut().insert(number, step);
-            let key = ledger.keys.key(number);
-            let ask = match deed {
-                Deed::Remove => Ask::Remove { key },
-                Deed::Put => {
-                    ledger.keys.contents.write(number, step, value);
-                    Ask::Put { key, version: step }
-                }
-            };
-            Some(Call { server: via[random.below(via.len())], ask })
-        };
-        let on_end = |call: &Call, end: crate::load::End<'_>| {
-            let (Ask::Put { key, .. } | Ask::Remove { key }) = call.ask else { return };
-            let number = KeySet::number(&key);
-            let acknowledged = end.status() == Some(Status::Success);
-            shared.ledger().end(number, steps.borrow()[&number], shared.now(), acknowledged);
-            // A removal that finds nothing is one that happened in the round before.
-            let already_gone = deed == Deed::Remove && end.status() == Some(Status::NoSuchKey);
-            if !acknowledged && !already_gone {
-                refused.push(number);
-            }
-        };
-        let waits = course_policy(self.format).waits;
-        batch::run(&self.servers, self.format, &waits, FILL_CLIENTS, next, on_end)
-            .map_err(Finding::Undecided)?;
-        Ok(refused)
+        let via = Via { servers: &self.servers, format: self.format, nodes: via };
+        writes::write_once(&via, &self.shared, &mut self.random, deed, numbers).map_err(Finding::Undecided)
     }
 
     fn plan(&self, seed: u64) -> Plan {

@@ -7,7 +7,7 @@
 //! violet: its binary, its admin server and the names of its functions.
 
 mod check;
-mod cluster;
+pub mod cluster;
 mod diff;
 mod episodes;
 mod groups;

@@ -65,6 +65,24 @@ pub fn search(
     keys: &mut Keys,
     observer: &mut dyn FnMut(&Snapshot<'_>),
 ) -> Result<Found, String> {
+    search_with(plan, &mut |step| {
+        let mut is_stopped = false;
+        let phase = run_phase(step, keys, &mut |snapshot| {
+            observer(snapshot);
+            is_stopped |= snapshot.is_stopped();
+        })?;
+        Ok((phase, is_stopped))
+    })
+}
+
+/// Makes a step of a search; whether it was stopped early, which ends the search.
+type Make<'a> = &'a mut dyn FnMut(&PhasePlan) -> Result<(Phase, bool), String>;
+
+/// Searches with somebody else's steps.
+///
+/// # Errors
+/// One sentence about what is wrong with the plan, or why a step could not be made.
+pub fn search_with(plan: &SearchPlan, make: Make<'_>) -> Result<Found, String> {
     plan.check()?;
     let mut found =
         Found { phases: Vec::new(), peak_goodput: 0.0, peak_rate: 0.0, overwhelmed: None, unfinished: None };
@@ -74,7 +92,7 @@ pub fn search(
             found.unfinished = Some(format!("{:.0}/s is as far as it goes", plan.to_rate));
             break;
         }
-        found.step(plan, rate, keys, observer)?;
+        found.step(plan, rate, make)?;
         rate *= plan.factor;
     }
     if found.overwhelmed.is_some() {
@@ -82,7 +100,7 @@ pub fn search(
         let middle = plan.factor.sqrt();
         for rate in [found.peak_rate / middle, found.peak_rate * middle] {
             let before = found.overwhelmed.clone();
-            found.step(plan, rate, keys, observer)?;
+            found.step(plan, rate, make)?;
             found.overwhelmed = match (before, found.overwhelmed.take()) {
                 (Some(old), Some(new)) if new.0 < old.0 => Some(new),
                 (old, _) => old,
@@ -121,18 +139,8 @@ impl SearchPlan {
 }
 
 impl Found {
-    fn step(
-        &mut self,
-        plan: &SearchPlan,
-        rate: f64,
-        keys: &mut Keys,
-        observer: &mut dyn FnMut(&Snapshot<'_>),
-    ) -> Result<(), String> {
-        let mut is_stopped = false;
-        let phase = run_phase(&plan.at(rate), keys, &mut |snapshot| {
-            observer(snapshot);
-            is_stopped |= snapshot.is_stopped();
-        })?;
+    fn step(&mut self, plan: &SearchPlan, rate: f64, make: Make<'_>) -> Result<(), String> {
+        let (phase, is_stopped) = make(&plan.at(rate))?;
         self.judge(rate, &phase, is_stopped);
         self.phases.push(phase);
         Ok(())

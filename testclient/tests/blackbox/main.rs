@@ -5,6 +5,7 @@ mod check;
 mod endure;
 mod flame;
 mod grid;
+mod plan;
 mod process;
 mod reference;
 mod reports;

@@ -19,7 +19,7 @@ use crate::{said, testclient};
 
 /// What is wrong with the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub enum Fault {
     /// Nothing.
     None,
     /// A node that is shut down takes all data with it.
@@ -48,14 +48,14 @@ const INDEX: &str = "VIOLET_TEST_INDEX";
 /// Precedes the node's address on its standard output.
 const READY: &str = "node ready at ";
 
-struct Processes {
+pub struct Processes {
     nodes: Vec<Child>,
     servers: Vec<SocketAddr>,
     _store: Reference,
 }
 
 impl Processes {
-    fn start(count: usize, fault: Fault) -> Self {
+    pub fn start(count: usize, fault: Fault) -> Self {
         let store = Reference::start(1, Defect::None);
         let hub = UdpSocket::bind("127.0.0.1:0").unwrap();
         let hub_address = hub.local_addr().unwrap();
@@ -80,8 +80,13 @@ impl Processes {
         Self { nodes, servers, _store: store }
     }
 
+    /// The server list for the command line.
+    pub fn list(&self) -> String {
+        self.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",")
+    }
+
     fn check(&self, more: &str) -> std::process::Output {
-        let list = self.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+        let list = self.list();
         testclient(&format!("check --servers {list} --format protobuf {more}"))
     }
 }
@@ -289,7 +294,7 @@ fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 #[test]
 fn stopped_nodes_go_on_when_the_test_client_is_killed() {
     let cluster = Processes::start(3, Fault::None);
-    let list = cluster.servers.iter().map(ToString::to_string).collect::<Vec<_>>().join(",");
+    let list = cluster.list();
     let mut client = Command::new(env!("CARGO_BIN_EXE_violet-testclient"))
         .args(["check", "--servers", &list, "--format", "protobuf"])
         .args(["--suspend", "--stages", "suspend", "--suspend-seconds", "60"])

@@ -1,0 +1,444 @@
+//! The crew: agents that make the loads of a plan together.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::clock::{self, Offset, QUESTIONS, RoundTrip};
+use super::merge::merge;
+use super::message::{FromAgent, PROTOCOL, ToAgent, receive, send};
+use crate::plan::{Glimpse, Loader, Order, Stop, Work};
+use crate::result::{Loop, Machine, Phase};
+use crate::values::Random;
+
+/// How long a connection and a greeting may take.
+const GREETING_MAX: Duration = Duration::from_secs(5);
+/// From the order of a phase to its beginning, and what is added for each agent's error.
+const LEAD: Duration = Duration::from_millis(300);
+/// Beyond its planned end a phase may take this long, its last requests' retries included.
+const OVERTIME_MAX: Duration = Duration::from_secs(30);
+/// A fill lasts as long as it takes; without word for so long, its agent is lost.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How often it is looked whether the run shall end.
+const LOOK: Duration = Duration::from_millis(50);
+
+/// One agent.
+#[derive(Debug)]
+struct Member {
+    name: String,
+    stream: TcpStream,
+    offset: Offset,
+    is_lost: bool,
+}
+
+/// All agents of a run, in the order of the command line.
+#[derive(Debug)]
+pub struct Crew {
+    members: Vec<Member>,
+    losses: Vec<String>,
+    faults: Vec<String>,
+}
+
+/// A crew that has met: where it runs, and what should be known about it.
+pub struct Met {
+    /// The crew.
+    pub crew: Crew,
+    /// The agents' machines.
+    pub machines: Vec<Machine>,
+    /// Warnings, one sentence each.
+    pub warnings: Vec<String>,
+}
+
+impl Crew {
+    /// Greets all agents and reads their clocks.
+    ///
+    /// # Errors
+    /// One sentence that names the agent and what would be right: a run with fewer agents is another run.
+    pub fn meet(names: &[String], token: Option<&str>) -> Result<Met, String> {
+        let mut met = Met {
+            crew: Self { members: Vec::new(), losses: Vec::new(), faults: Vec::new() },
+            machines: Vec::new(),
+            warnings: Vec::new(),
+        };
+        for name in names {
+            if met.crew.members.iter().any(|member| member.name == *name) {
+                return Err(format!("--agents names {name} twice"));
+            }
+            let mut stream = connect(name)?;
+            met.machines.push(greet(name, &mut stream, token)?);
+            let offset =
+                read_clock(&mut stream).map_err(|error| format!("agent {name}: its clock: {error}"))?;
+            met.warnings.extend(offset.judge(name)?);
+            stream.set_read_timeout(None).map_err(|error| format!("agent {name}: {error}"))?;
+            met.crew.members.push(Member { name: name.clone(), stream, offset, is_lost: false });
+        }
+        Ok(met)
+    }
+
+    fn lose(&mut self, place: usize, why: &str) {
+        let member = &mut self.members[place];
+        if !std::mem::replace(&mut member.is_lost, true) {
+            self.losses.push(format!("agent {} was lost: {why}", member.name));
+        }
+    }
+
+    fn present(&self) -> Vec<usize> {
+        (0..self.members.len()).filter(|&place| !self.members[place].is_lost).collect()
+    }
+
+    /// Gives each agent its share; those that have one.
+    fn give_orders(&mut self, order: &Order) -> Vec<usize> {
+        let present = self.present();
+        let error = self.members.iter().map(|member| member.offset.error).max().unwrap_or_default();
+        let start = clock::unix_nanos() + u64::try_from((LEAD + 2 * error).as_nanos()).unwrap_or(u64::MAX);
+        let mut ordered = Vec::new();
+        for (turn, &place) in present.iter().enumerate() {
+            let Some(share) = share(order, turn, present.len(), place, self.members.len()) else { continue };
+            let at_unix_nanos = self.members[place].offset.theirs(start);
+            let message = ToAgent::Run { order: Box::new(share), at_unix_nanos };
+            match send(&mut &self.members[place].stream, &message) {
+                Ok(()) => ordered.push(place),
+                Err(error) => self.lose(place, &error.to_string()),
+            }
+        }
+        ordered
+    }
+
+    fn tell(&mut self, places: &[usize], message: &ToAgent) {
+        for &place in places {
+            if let Err(error) = send(&mut &self.members[place].stream, message) {
+                self.lose(place, &error.to_string());
+            }
+        }
+    }
+}
+
+impl Loader for Crew {
+    fn load(&mut self, order: &Order, stop: &Stop, watch: &mut dyn FnMut(&Glimpse)) -> Result<Phase, String> {
+        let ordered = self.give_orders(order);
+        let (sender, news) = mpsc::channel();
+        for &place in &ordered {
+            let stream = self.members[place].stream.try_clone();
+            let stream = stream.map_err(|error| format!("agent {}: {error}", self.members[place].name))?;
+            let sender = sender.clone();
+            thread::spawn(move || hear(place, stream, &sender));
+        }
+        drop(sender);
+        let mut gathering = Gathering {
+            glimpses: vec![Glimpse::default(); self.members.len()],
+            parts: Vec::new(),
+            left: ordered,
+            heard: Instant::now(),
+        };
+        let planned = Duration::from_secs_f64(order.settings.seconds) + LEAD;
+        let limit = match order.work {
+            Work::Mixed => Some(Instant::now() + planned + OVERTIME_MAX),
+            Work::Fill => None,
+        };
+        let failure = gathering.gather(self, &news, limit, stop, watch);
+        if let Some(why) = failure {
+            return Err(why);
+        }
+        merge(gathering.parts).ok_or_else(|| "no agent is left".to_owned())
+    }
+
+    fn forget(&mut self) {
+        let present = self.present();
+        self.tell(&present, &ToAgent::Forget);
+    }
+
+    fn faults(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.faults)
+    }
+
+    fn losses(&self) -> Vec<String> {
+        self.losses.clone()
+    }
+}
+
+/// The news of a phase, as they come in.
+struct Gathering {
+    glimpses: Vec<Glimpse>,
+    parts: Vec<(String, Phase)>,
+    left: Vec<usize>,
+    heard: Instant,
+}
+
+impl Gathering {
+    /// Until every agent has ended or is lost; why the phase failed, if an agent says so.
+    fn gather(
+        &mut self,
+        crew: &mut Crew,
+        news: &Receiver<(usize, io::Result<FromAgent>)>,
+        limit: Option<Instant>,
+        stop: &Stop,
+        watch: &mut dyn FnMut(&Glimpse),
+    ) -> Option<String> {
+        let (mut failure, mut is_stopping) = (None, false);
+        while !self.left.is_empty() {
+            if stop.is_set() && !std::mem::replace(&mut is_stopping, true) {
+                crew.tell(&self.left, &ToAgent::Stop);
+            }
+            match news.recv_timeout(LOOK) {
+                Ok((place, message)) => {
+                    self.heard = Instant::now();
+                    match message {
+                        Ok(FromAgent::Glimpse { glimpse }) => {
+                            self.glimpses[place] = glimpse;
+                            watch(&sum_of(&self.glimpses));
+                            continue;
+                        }
+                        Ok(FromAgent::Done { phase, faults }) => {
+                            let name = crew.members[place].name.clone();
+                            crew.faults
+                                .extend(faults.into_iter().map(|fault| format!("agent {name}: {fault}")));
+                            self.parts.push((name, *phase));
+                        }
+                        Ok(FromAgent::Failed { why }) => {
+                            failure = Some(format!("agent {}: {why}", crew.members[place].name));
+                        }
+                        Ok(other) => crew.lose(place, &format!("it said {other:?} in the middle of a phase")),
+                        Err(error) => crew.lose(place, &error.to_string()),
+                    }
+                    self.left.retain(|&left| left != place);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    let is_late = limit.is_some_and(|limit| limit < Instant::now());
+                    if is_late || SILENCE_MAX < self.heard.elapsed() && limit.is_none() {
+                        self.give_up(crew);
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => self.give_up(crew),
+            }
+        }
+        failure
+    }
+
+    fn give_up(&mut self, crew: &mut Crew) {
+        for place in std::mem::take(&mut self.left) {
+            crew.lose(place, "it did not say in time how its phase ended");
+            // Ends the thread that listens, and the load.
+            let _ = crew.members[place].stream.shutdown(std::net::Shutdown::Both);
+        }
+    }
+}
+
+/// Hands on what an agent says until its phase is over.
+fn hear(place: usize, mut stream: TcpStream, sender: &Sender<(usize, io::Result<FromAgent>)>) {
+    loop {
+        let message = receive::<FromAgent>(&mut stream);
+        let is_last = !matches!(message, Ok(FromAgent::Glimpse { .. }));
+        if sender.send((place, message)).is_err() || is_last {
+            return;
+        }
+    }
+}
+
+/// All agents' glimpses as one.
+fn sum_of(glimpses: &[Glimpse]) -> Glimpse {
+    let mut sum = Glimpse::default();
+    for glimpse in glimpses {
+        sum.seconds_gone = sum.seconds_gone.max(glimpse.seconds_gone);
+        sum.seconds_left = sum.seconds_left.into_iter().chain(glimpse.seconds_left).reduce(f64::max);
+        sum.offered += glimpse.offered;
+        sum.answered += glimpse.answered;
+        sum.good += glimpse.good;
+        sum.wrong += glimpse.wrong;
+        sum.timed_out += glimpse.timed_out;
+        sum.in_flight += glimpse.in_flight;
+        sum.answered_per_second += glimpse.answered_per_second;
+        // Percentiles do not add up; the worst says what there is to see.
+        sum.p50_ms = sum.p50_ms.max(glimpse.p50_ms);
+        sum.p99_ms = sum.p99_ms.max(glimpse.p99_ms);
+    }
+    sum
+}
+
+/// The share of an agent: `turn` of `present` decides how much it asks; `place` of `all` which keys are its own, and
+/// that never changes, because only it knows what it has written. `None` if nothing is left for it.
+fn share(order: &Order, turn: usize, present: usize, place: usize, all: usize) -> Option<Order> {
+    let part = |whole: usize, turn: usize, of: usize| whole / of + usize::from(turn < whole % of);
+    let mut share = order.clone();
+    let keys = usize::try_from(order.settings.keys).unwrap_or(usize::MAX);
+    share.settings.keys = part(keys, place, all) as u64;
+    if share.settings.keys == 0 {
+        return None;
+    }
+    share.keys_seed = Random::new(order.keys_seed ^ place as u64).next();
+    share.seed = Random::new(order.seed ^ place as u64).next();
+    share.settings.in_flight_max = part(order.settings.in_flight_max, turn, present).max(1);
+    match &mut share.timing {
+        Loop::Open { rate, .. } => *rate /= present as f64,
+        Loop::Closed { clients } => {
+            *clients = part(*clients, turn, present).min(share.settings.keys as usize);
+            if *clients == 0 {
+                return None;
+            }
+        }
+    }
+    Some(share)
+}
+
+fn connect(name: &str) -> Result<TcpStream, String> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        format!("agent {name}: {error}; is `violet-testclient agent --listen {name}` running there?")
+    };
+    let mut addresses = name
+        .to_socket_addrs()
+        .map_err(|error| format!("--agents {name}: {error}; agents are named HOST:PORT"))?;
+    let address = addresses.next().ok_or_else(|| format!("--agents {name}: there is no such host"))?;
+    let stream = TcpStream::connect_timeout(&address, GREETING_MAX).map_err(|error| wrong(&error))?;
+    let prepare = || {
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(GREETING_MAX))?;
+        stream.set_write_timeout(Some(GREETING_MAX))
+    };
+    prepare().map_err(|error| wrong(&error))?;
+    Ok(stream)
+}
+
+fn greet(name: &str, stream: &mut TcpStream, token: Option<&str>) -> Result<Machine, String> {
+    let hello = ToAgent::Hello {
+        protocol: PROTOCOL,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        token: token.map(str::to_owned),
+    };
+    let answer = send(stream, &hello).and_then(|()| receive::<FromAgent>(stream));
+    match answer {
+        Ok(FromAgent::Welcome { protocol: PROTOCOL, machine, .. }) => Ok(machine),
+        Ok(FromAgent::Welcome { protocol, version, .. }) => Err(format!(
+            "agent {name} speaks version {protocol} of the agents' protocol (program {version}), this program {PROTOCOL}"
+        )),
+        Ok(FromAgent::Refused { why }) => Err(format!("agent {name} refuses: {why}")),
+        Ok(other) => Err(format!("agent {name} answers a greeting with {other:?}")),
+        Err(error) => Err(format!("agent {name} does not greet as an agent does: {error}")),
+    }
+}
+
+fn read_clock(stream: &mut TcpStream) -> io::Result<Offset> {
+    let mut trips = Vec::with_capacity(QUESTIONS);
+    for _ in 0..QUESTIONS {
+        let asked = clock::unix_nanos();
+        send(stream, &ToAgent::Clock)?;
+        let FromAgent::Clock { unix_nanos: theirs } = receive(stream)? else {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it answers something else"));
+        };
+        trips.push(RoundTrip { asked, theirs, answered: clock::unix_nanos() });
+    }
+    Ok(clock::best(&trips).expect("there was a question at least"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Settings, fake};
+    use std::net::TcpListener;
+
+    fn order(clients: Option<usize>, keys: u64) -> Order {
+        Order {
+            name: "n".to_owned(),
+            group: "g".to_owned(),
+            timing: match clients {
+                Some(clients) => Loop::Closed { clients },
+                None => fake::phase(90.0, 1, 0).timing,
+            },
+            work: Work::Mixed,
+            settings: Settings { keys, seconds: 0.1, ..Settings::default() },
+            servers: Vec::new(),
+            keys_seed: 1,
+            seed: 2,
+        }
+    }
+
+    #[test]
+    fn shares_add_up_and_keys_stay_with_their_agent() {
+        let clients = |turn| match share(&order(Some(5), 100), turn, 3, turn, 3) {
+            Some(Order { timing: Loop::Closed { clients }, .. }) => clients,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!([clients(0), clients(1), clients(2)], [2, 2, 1]);
+        assert_eq!(share(&order(Some(2), 100), 2, 3, 2, 3), None, "no client is left for it");
+        let keys: u64 =
+            (0..3).map(|place| share(&order(None, 100), place, 3, place, 3).unwrap().settings.keys).sum();
+        assert_eq!(keys, 100);
+        // The second agent of three, alone after the others were lost: more to ask, the same keys.
+        let (before, after) =
+            (share(&order(None, 100), 1, 3, 1, 3).unwrap(), share(&order(None, 100), 0, 1, 1, 3).unwrap());
+        assert_eq!((before.keys_seed, before.settings.keys), (after.keys_seed, after.settings.keys));
+        assert!(matches!(
+            (before.timing, after.timing),
+            (Loop::Open { rate: 30.0, .. }, Loop::Open { rate: 90.0, .. })
+        ));
+        assert_ne!(before.keys_seed, share(&order(None, 100), 0, 3, 0, 3).unwrap().keys_seed);
+    }
+
+    /// An agent that greets, tells the time, and then does this with the first order.
+    fn agent(then: impl Fn(&mut TcpStream) + Send + 'static) -> String {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let name = listener.local_addr().unwrap().to_string();
+        thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let hello: ToAgent = receive(&mut stream).unwrap();
+            assert!(matches!(hello, ToAgent::Hello { protocol: PROTOCOL, .. }));
+            let welcome = FromAgent::Welcome {
+                protocol: PROTOCOL,
+                version: String::new(),
+                machine: Machine { host: "there".to_owned(), ..Machine::default() },
+            };
+            send(&mut stream, &welcome).unwrap();
+            while let Ok(message) = receive::<ToAgent>(&mut stream) {
+                match message {
+                    // An hour ahead.
+                    ToAgent::Clock => {
+                        let unix_nanos = clock::unix_nanos() + 3_600_000_000_000;
+                        send(&mut stream, &FromAgent::Clock { unix_nanos }).unwrap();
+                    }
+                    ToAgent::Run { at_unix_nanos, .. } => {
+                        let wait = at_unix_nanos - clock::unix_nanos();
+                        assert!((3_600..3_610).contains(&(wait / 1_000_000_000)), "{wait}");
+                        then(&mut stream);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+        });
+        name
+    }
+
+    #[test]
+    fn phases_are_merged_and_a_lost_agent_is_named() {
+        let good = agent(|stream| {
+            send(stream, &FromAgent::Glimpse { glimpse: Glimpse { offered: 7, ..Glimpse::default() } })
+                .unwrap();
+            send(stream, &FromAgent::Done { phase: Box::new(fake::phase(30.0, 30, 0)), faults: Vec::new() })
+                .unwrap();
+        });
+        let bad = agent(|stream| stream.shutdown(std::net::Shutdown::Both).unwrap());
+        let Met { mut crew, machines, warnings } = Crew::meet(&[good, bad.clone()], None).unwrap();
+        assert_eq!(machines.len(), 2);
+        assert!(warnings.len() == 2 && warnings[0].contains("its clock is +3"), "{warnings:?}");
+        let mut offered = 0;
+        let stop = Stop::default();
+        let phase = crew.load(&order(None, 100), &stop, &mut |glimpse| offered = glimpse.offered).unwrap();
+        assert_eq!((phase.counts.good, offered), (30, 7));
+        let losses = crew.losses();
+        assert!(losses.len() == 1 && losses[0].starts_with(&format!("agent {bad} was lost")), "{losses:?}");
+        // The other goes on alone.
+        assert_eq!(crew.load(&order(None, 100), &stop, &mut |_| {}).unwrap().counts.good, 30);
+    }
+
+    #[test]
+    fn what_is_no_agent_is_named_with_what_would_be_right() {
+        let check = |name: &str, expected: &str| {
+            let message = Crew::meet(&[name.to_owned()], None).err().unwrap();
+            assert!(message.contains(expected), "{message}");
+        };
+        check("nowhere", "agents are named HOST:PORT");
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        check(&address, "is `violet-testclient agent --listen");
+    }
+}

@@ -1,0 +1,94 @@
+//! Who makes the loads of a plan: this process, or agents on several machines.
+//!
+//! A plan orders a phase and gets its figures. What a maker of loads knows of the keys that it has written stays
+//! with it from one phase to the next, so that later reads can be judged; after a wipe it has to forget it.
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use super::interrupt::Stop;
+use super::step::Settings;
+use crate::result::{Loop, Phase};
+
+/// What the requests of a phase do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Work {
+    /// Operations in the shares of the settings.
+    Mixed,
+    /// Every key is written once, in order; the phase ends when that is done.
+    Fill,
+}
+
+/// One phase, as it is ordered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Order {
+    /// See [`Phase::name`].
+    pub name: String,
+    /// See [`Phase::group`].
+    pub group: String,
+    /// When requests leave.
+    pub timing: Loop,
+    /// What they do.
+    pub work: Work,
+    /// Everything else about them.
+    pub settings: Settings,
+    /// Whom to ask.
+    pub servers: Vec<SocketAddr>,
+    /// Of keys and values: equal in all phases that work on the same keys.
+    pub keys_seed: u64,
+    /// Of the draws of this phase.
+    pub seed: u64,
+}
+
+/// The state of a phase while it goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Glimpse {
+    /// Since its beginning.
+    pub seconds_gone: f64,
+    /// Until its planned end; `None` if the keys decide when that is.
+    pub seconds_left: Option<f64>,
+    /// Requests that fell due.
+    pub offered: u64,
+    /// Answers.
+    pub answered: u64,
+    /// Good ones.
+    pub good: u64,
+    /// Wrong ones.
+    pub wrong: u64,
+    /// Requests given up.
+    pub timed_out: u64,
+    /// Requests under way.
+    pub in_flight: usize,
+    /// Answers a second, lately.
+    pub answered_per_second: f64,
+    /// Corrected latency of the last second in milliseconds: median.
+    pub p50_ms: f64,
+    /// 99 of 100.
+    pub p99_ms: f64,
+}
+
+/// A maker of loads.
+pub trait Loader {
+    /// Makes a phase; shows its state from time to time. A phase that was stopped is returned as far as it got.
+    ///
+    /// # Errors
+    /// One sentence, when it could not be made.
+    fn load(&mut self, order: &Order, stop: &Stop, watch: &mut dyn FnMut(&Glimpse)) -> Result<Phase, String>;
+
+    /// The servers were emptied: nothing that was written is there any more.
+    fn forget(&mut self);
+
+    /// What was wrong with answers of the last phase, one sentence each.
+    fn faults(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// Reasons why the figures are not whole, such as an agent that was lost.
+    fn losses(&self) -> Vec<String> {
+        Vec::new()
+    }
+}

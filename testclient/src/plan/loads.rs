@@ -1,0 +1,123 @@
+//! The steps `bulk`, `load` and `grid`.
+
+use std::time::Duration;
+
+use super::course::Course;
+use super::loader::Work;
+use super::step::{self, Settings, Step};
+use crate::grid::{self, GridPlan};
+use crate::result::Loop;
+
+/// Rests follow cells with so many clients or more.
+const REST_FROM_CLIENTS: usize = 64;
+/// Bytes in a MiB.
+const MIB: f64 = 1_048_576.0;
+
+/// Writes the whole data set, as fast as the clients get their answers.
+pub fn bulk(course: &mut Course<'_>, step: &Step, kind: &step::Bulk) -> Result<(), String> {
+    let mut settings = step.settings.clone();
+    if let Some(multiple) = kind.memory_multiple {
+        settings.keys = keys_of(&settings, multiple * kind.of_memory_mib as f64 * MIB)?;
+    }
+    fill(course, &step.name, &settings, kind.clients)
+}
+
+/// How many keys make so many bytes of keys and values.
+fn keys_of(settings: &Settings, bytes: f64) -> Result<u64, String> {
+    let mean = step::mean_bytes(&settings.value_bytes);
+    let mean = mean.ok_or("memory-multiple needs value-bytes whose mean is known, not a file")?;
+    Ok((bytes / mean).ceil().max(1.0) as u64)
+}
+
+fn fill(course: &mut Course<'_>, name: &str, settings: &Settings, clients: usize) -> Result<(), String> {
+    let timing = Loop::Closed { clients: clients.min(usize::try_from(settings.keys).unwrap_or(usize::MAX)) };
+    let mut order = course.order(name, name, timing, settings);
+    order.work = Work::Fill;
+    let phase = course.load(&order)?;
+    let seconds = phase.window_seconds.max(f64::MIN_POSITIVE);
+    let text = format!(
+        "{} of {} keys stored in {seconds:.1} s by {clients} clients: {:.0} transactions/s, {:.2} MB/s of values",
+        phase.counts.good,
+        settings.keys,
+        phase.counts.good as f64 / seconds,
+        phase.counts.value_bytes as f64 / seconds / 1e6,
+    );
+    let whole = phase.counts.good == settings.keys;
+    course.check(&format!("{name}: the whole data set is stored"), Some(whole), text);
+    Ok(())
+}
+
+/// One phase for each rate and each number of clients, in turns, so that the repeats of one do not all fall
+/// into the same minute of the machine.
+pub fn load(course: &mut Course<'_>, step: &Step, kind: &step::Load) -> Result<(), String> {
+    if kind.fill {
+        let clients = kind.clients.iter().copied().max().unwrap_or(step::Bulk::default().clients);
+        fill(course, &format!("{} fill", step.name), &step.settings, clients)?;
+    }
+    let arrivals = step.settings.arrivals;
+    let open = kind.rates.iter().map(|&rate| (format!("{rate}/s"), Loop::Open { rate, arrivals }));
+    let closed = kind.clients.iter().map(|&clients| (format!("{clients} clients"), Loop::Closed { clients }));
+    let timings: Vec<(String, Loop)> = open.chain(closed).collect();
+    let is_alone = timings.len() == 1;
+    for _ in 0..step.settings.repeats {
+        for (word, timing) in &timings {
+            if course.stop.is_set() {
+                return Err(format!("before {word}"));
+            }
+            let name = if is_alone { step.name.clone() } else { format!("{} {word}", step.name) };
+            let order = course.order(&name, &name, *timing, &step.settings);
+            course.load(&order)?;
+        }
+    }
+    Ok(())
+}
+
+/// The graders' closed loops, each on an empty cluster.
+pub fn grid(course: &mut Course<'_>, step: &Step, kind: &step::Grid) -> Result<(), String> {
+    for _ in 0..step.settings.repeats {
+        for cell in &kind.cells {
+            let cell = cell.0;
+            if course.stop.is_set() {
+                return Err(format!("before {}", cell.name()));
+            }
+            let format = step.settings.format.format();
+            course.wipe(format)?;
+            let plan = GridPlan {
+                servers: course.servers(),
+                format,
+                window: Duration::from_secs_f64(step.settings.seconds),
+                sizes: step.settings.value_bytes.load()?,
+                threads: step.settings.threads,
+                seed: course.random.next(),
+            };
+            let at_seconds = course.now();
+            let result = grid::run_cell(&plan, cell, &mut course.progress)?;
+            course.note_phase(result.phase(at_seconds, &plan.servers));
+            for remark in result.remarks() {
+                course.progress.line(&format!("           {remark}"));
+            }
+            if result.is_failed() {
+                let seen = result.remarks().join("; ");
+                course.check(&format!("{}: every value is right", cell.name()), Some(false), seen);
+            }
+            if REST_FROM_CLIENTS <= cell.clients {
+                course.stop.sleep(Duration::from_secs_f64(kind.rest_seconds));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::workload::ValueBytes;
+
+    #[test]
+    fn a_data_set_is_as_large_as_asked_for() {
+        let settings = Settings { value_bytes: ValueBytes::Fixed(1_024), ..Settings::default() };
+        assert_eq!(keys_of(&settings, 4.0 * MIB), Ok(4_096));
+        let settings = Settings { value_bytes: ValueBytes::File("x".to_owned()), ..settings };
+        assert!(keys_of(&settings, 1.0).unwrap_err().contains("whose mean is known"));
+    }
+}

@@ -1,0 +1,132 @@
+//! Loads of this process: an order becomes a plan of the load engine, and the keys that it is about are kept from one
+//! phase to the next with what is known of each.
+
+use std::collections::BTreeMap;
+
+use super::interrupt::Stop;
+use super::loader::{Glimpse, Loader, Order, Work};
+use crate::load::{self, PhasePlan, Snapshot};
+use crate::result::{Loop, Phase};
+use crate::values::{Contents, Random};
+use crate::workload::{KeyOrder, Keys, Target};
+
+/// How often a bulk load asks again after "overloaded".
+const OVERLOAD_RESTARTS: u32 = 1_000;
+
+/// Makes loads here.
+#[derive(Default)]
+pub struct OwnLoader {
+    /// By what tells them from one another; the keys of two sets are different keys.
+    sets: BTreeMap<String, Keys>,
+    /// How often everything was forgotten. Keys are named anew each time: what is still there of the old ones, or lost,
+    /// says nothing about the new ones.
+    generation: u32,
+    faults: Vec<String>,
+}
+
+impl OwnLoader {
+    /// The keys that an order is about.
+    fn keys(&mut self, order: &Order) -> Result<&mut Keys, String> {
+        let settings = &order.settings;
+        let count =
+            usize::try_from(settings.keys).map_err(|_| format!("keys {}: too many", settings.keys))?;
+        let threads = settings.threads.min(count);
+        let name = format!(
+            "{} {} {count} {} {} {threads}",
+            order.keys_seed,
+            self.generation,
+            settings.value_bytes,
+            settings.format.word()
+        );
+        let target = Target { servers: order.servers.clone(), format: settings.format.format() };
+        if !self.sets.contains_key(&name) {
+            let own_seed =
+                name.bytes().fold(order.keys_seed, |seed, byte| Random::new(seed ^ u64::from(byte)).next());
+            let contents = Contents::new(own_seed, settings.value_bytes.load()?);
+            let keys = Keys::new(target.clone(), count, contents, own_seed, threads)?;
+            self.sets.insert(name.clone(), keys);
+        }
+        let keys = self.sets.get_mut(&name).expect("it was put in above if it was not there");
+        // Servers come and go while a plan runs.
+        keys.target = target;
+        Ok(keys)
+    }
+}
+
+impl Loader for OwnLoader {
+    fn load(&mut self, order: &Order, stop: &Stop, watch: &mut dyn FnMut(&Glimpse)) -> Result<Phase, String> {
+        let plan = phase_plan(order);
+        let keys = self.keys(order)?;
+        let mut observer = |snapshot: &Snapshot<'_>| {
+            if stop.is_set() {
+                snapshot.stop();
+            }
+            watch(&glimpse(snapshot));
+        };
+        let phase = load::run_phase(&plan, keys, &mut observer)?;
+        let faults = keys.take_faults();
+        self.faults = faults.first.into_values().collect();
+        Ok(phase)
+    }
+
+    fn forget(&mut self) {
+        self.sets.clear();
+        self.generation += 1;
+    }
+
+    fn faults(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.faults)
+    }
+}
+
+fn glimpse(snapshot: &Snapshot<'_>) -> Glimpse {
+    Glimpse {
+        seconds_gone: snapshot.at_seconds,
+        seconds_left: snapshot.left_seconds,
+        offered: snapshot.offered,
+        answered: snapshot.answered,
+        good: snapshot.good,
+        wrong: snapshot.wrong,
+        timed_out: snapshot.timed_out,
+        in_flight: snapshot.in_flight,
+        answered_per_second: snapshot.answered_per_second,
+        p50_ms: snapshot.p50_ms,
+        p99_ms: snapshot.p99_ms,
+    }
+}
+
+fn phase_plan(order: &Order) -> PhasePlan {
+    let settings = &order.settings;
+    let (rate, clients) = match order.timing {
+        Loop::Open { rate, .. } => (Some(rate), None),
+        Loop::Closed { clients } => (None, Some(clients)),
+    };
+    let mixed = PhasePlan {
+        name: order.name.clone(),
+        group: order.group.clone(),
+        rate,
+        arrivals: settings.arrivals,
+        clients,
+        seconds: settings.seconds,
+        warm_up: settings.warm_up,
+        work: load::Work::Mix,
+        mix: settings.mix,
+        key_order: settings.key_order,
+        route: settings.route,
+        waits_ms: settings.waits_ms.clone(),
+        in_flight_max: settings.in_flight_max,
+        overload_restarts: 0,
+    };
+    match order.work {
+        Work::Mixed => mixed,
+        // Every key once, and every one counts; the phase ends when all are stored.
+        Work::Fill => PhasePlan {
+            seconds: 0.0,
+            warm_up: 0.0,
+            work: load::Work::Fill,
+            key_order: KeyOrder::Sequential,
+            overload_restarts: OVERLOAD_RESTARTS,
+            ..mixed
+        },
+    }
+}
