@@ -26,7 +26,7 @@ FLAME_HOW = --violet $(VIOLET) --seconds $(FLAME_SECONDS) $(FLAME_RUN)
 CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
 
 .DEFAULT_GOAL := help
-.PHONY: run test cluster check grid faults capacity overload bench bench-quick endure endure-all endure-list sim swarm instructions \
+.PHONY: run test cluster check grid faults capacity overload bench bench-quick generator endure endure-all endure-list sim swarm instructions \
   lookups flamegraph flamegraph-all flamegraph-diff flamegraph-index flamegraph-list flamegraph-check build fmt lint help clean
 
 run: build ## Build, start NODES nodes, run conformance check and the S/R grid (SECONDS a cell), report, stop
@@ -79,6 +79,9 @@ bench: build ## Ratios against an echo server, memcached and Redis: 20 minutes o
 
 bench-quick: build ## The same in 3 minutes, too short to decide anything close
 	$(BENCH) --quick
+
+generator: build ## The load engine's rate on one processor, beside the bare generator of the benchmark; needs a quiet machine
+	$(TEST) generator
 
 sim: build ## Simulate SEEDS seeds
 	$(VIOLET) sim --seeds $(SEEDS)

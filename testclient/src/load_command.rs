@@ -48,6 +48,9 @@ pub struct LoadArguments {
     /// Raises the rate until the servers are overwhelmed: goodput 10 % below its peak, or 1 % failures.
     #[arg(long)]
     pub search: bool,
+    /// The first rate of a search.
+    #[arg(long, value_name = "REQUESTS/S", default_value_t = 1_000.0, requires = "search")]
+    pub search_from: f64,
     /// How the times of an open loop lie.
     #[arg(long, default_value = "poisson")]
     pub arrivals: ArrivalsChoice,
@@ -204,7 +207,9 @@ fn plans(arguments: &LoadArguments) -> Plans {
         ..PhasePlan::fill(arguments.fill_clients.max(arguments.threads))
     };
     let main = match arguments.search {
-        true => Main::Search(SearchPlan { step: plan, ..SearchPlan::default() }),
+        true => {
+            Main::Search(SearchPlan { step: plan, from_rate: arguments.search_from, ..SearchPlan::default() })
+        }
         false => Main::Phase(plan),
     };
     Plans { fill: (!arguments.no_fill).then_some(fill), main: (!arguments.fill_only).then_some(main) }
@@ -405,28 +410,21 @@ fn phase_lines(phase: &Phase, work: Work) -> Vec<String> {
     let seconds = phase.window_seconds.max(f64::MIN_POSITIVE);
     let (offered, sent) = (counts.offered as f64 / seconds, counts.sent as f64 / seconds);
     let (answered, good) = (phase.answered_per_second(), phase.good_per_second());
-    let mut remark = String::new();
+    let remark;
     let head = match phase.timing {
         Loop::Open { rate, arrivals } => {
             let arrivals = format!("{arrivals:?}").to_lowercase();
-            if !is_reached(phase) {
-                remark = format!(" [RATE NOT REACHED: {good:.0} good answers/s of {offered:.0}]");
-            }
+            remark = remark_on_rate(phase).map_or(String::new(), |remark| format!(" [{remark}]"));
             format!("open loop, {arrivals}, {rate}/s for {seconds:.1} s")
         }
         Loop::Closed { clients } => {
-            " [closed loop: tails not comparable]".clone_into(&mut remark);
+            remark = " [closed loop: tails not comparable]".to_owned();
             format!("closed loop, {clients} clients, {seconds:.2} s")
         }
     };
     let mut lines = vec![format!(
-        "{}: {head}: offered {offered:.0}/s, sent {sent:.0}/s, answered {answered:.0}/s, good {good:.0}/s{}",
+        "{}: {head}: offered {offered:.0}/s, sent {sent:.0}/s, answered {answered:.0}/s, good {good:.0}/s{remark}",
         phase.name,
-        if is_reached(phase) || matches!(phase.timing, Loop::Closed { .. }) {
-            ""
-        } else {
-            " (rate not reached)"
-        },
     )];
     if work != Work::Mix {
         let megabytes = counts.value_bytes as f64 / seconds / 1e6;
@@ -439,10 +437,16 @@ fn phase_lines(phase: &Phase, work: Work) -> Vec<String> {
     lines
 }
 
-/// Whether nearly all that was due was answered well, and the generator was not the limit.
-fn is_reached(phase: &Phase) -> bool {
+/// What must stand beside every percentile of an open loop, if nearly all that was due was not answered well, or the
+/// generator was the limit.
+fn remark_on_rate(phase: &Phase) -> Option<String> {
     let counts = &phase.counts;
-    REACHED_SHARE * counts.offered as f64 <= counts.good as f64 && phase.generator.limited.is_none()
+    let seconds = phase.window_seconds.max(f64::MIN_POSITIVE);
+    if (counts.good as f64) < REACHED_SHARE * counts.offered as f64 {
+        let (good, offered) = (counts.good as f64 / seconds, counts.offered as f64 / seconds);
+        return Some(format!("RATE NOT REACHED: good answers to {good:.0} of {offered:.0} requests/s"));
+    }
+    phase.generator.limited.as_ref().map(|_| "GENERATOR-LIMITED".to_owned())
 }
 
 fn operation_line(name: &str, operation: &Operation, remark: &str) -> String {
@@ -509,6 +513,7 @@ fn findings(tally: &Tally, faults: &Faults) -> Vec<String> {
         (counts.timed_out, "requests were never answered".to_owned()),
         (retries, "datagrams were sent again: requests or replies were lost or late".to_owned()),
         (counts.skipped, "slots were skipped, because too many requests were under way".to_owned()),
+        (tally.surplus, "surplus replies to requests that were sent again, as is usual".to_owned()),
         (counts.late, "answers came after their request was given up".to_owned()),
         (
             counts.duplicates,

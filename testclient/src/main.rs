@@ -59,6 +59,10 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         #[cfg(target_os = "linux")]
         Command::BenchEcho(arguments) => bench::echo(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::Generator(arguments) => bench::compare_generators(&arguments),
+        #[cfg(target_os = "linux")]
+        Command::BenchStore(arguments) => bench::store(&arguments),
     };
     match result {
         Ok(true) => ExitCode::SUCCESS,

@@ -51,6 +51,13 @@ pub enum Command {
     #[cfg(target_os = "linux")]
     #[command(hide = true)]
     BenchEcho(crate::bench::EchoArguments),
+    /// Measures this program's load engine beside the bare generator of `bench`, on one processor.
+    #[cfg(target_os = "linux")]
+    Generator(crate::bench::GeneratorArguments),
+    /// The store that both ask.
+    #[cfg(target_os = "linux")]
+    #[command(hide = true)]
+    BenchStore(crate::bench::StoreArguments),
 }
 
 /// What every command takes.

@@ -11,6 +11,7 @@ mod arguments;
 mod codec;
 mod contents;
 mod echo;
+mod engine;
 mod generator;
 mod judge;
 mod load;
@@ -22,10 +23,13 @@ mod probe;
 mod processors;
 mod redis;
 mod rounds;
+mod store;
 mod subjects;
 mod tables;
 
 pub use arguments::{BenchArguments, EchoArguments};
+pub use engine::{GeneratorArguments, run as compare_generators};
+pub use store::StoreArguments;
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
@@ -38,6 +42,14 @@ use crate::report::write_json;
 /// One sentence, when it cannot serve.
 pub fn echo(arguments: &EchoArguments) -> Result<bool, String> {
     echo::serve(arguments.port)
+}
+
+/// Runs the minimal store until the process that started it is gone.
+///
+/// # Errors
+/// One sentence, when it cannot serve.
+pub fn store(arguments: &StoreArguments) -> Result<bool, String> {
+    store::serve(arguments.port)
 }
 
 /// Measures. True when nothing was answered wrongly.

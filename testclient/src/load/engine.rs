@@ -511,25 +511,25 @@ impl<W: Workload> Engine<'_, W> {
             Format::Protobuf => 0,
         };
         let Ok(response) = decode_response(format, command, datagram) else {
-            self.tally.loose.undecodable += 1;
+            self.count_loose(now, |counts| counts.undecodable += 1);
             return;
         };
         let place = self.ids.read(response.id);
         let Some((index, number)) = place.filter(|&(_, number)| number < self.next_number) else {
-            self.tally.loose.foreign += 1;
+            self.count_loose(now, |counts| counts.foreign += 1);
             return;
         };
         let Some(slot) = self.slots.get(index) else {
-            self.tally.loose.foreign += 1;
+            self.count_loose(now, |counts| counts.foreign += 1);
             return;
         };
         if number != slot.number || slot.state != State::Waiting {
-            self.on_surplus(number);
+            self.on_surplus(number, now);
             return;
         }
         if from.is_some_and(|from| !self.is_asked(from, slot.server as usize)) {
             self.tally.stranger = self.tally.stranger.or(from);
-            self.tally.loose.foreign += 1;
+            self.count_loose(now, |counts| counts.foreign += 1);
         }
         let is_success = response.status == Status::Success;
         if format == Format::Protobuf && is_success && !craft::is_readable_by_proto2(datagram) {
@@ -545,14 +545,23 @@ impl<W: Workload> Engine<'_, W> {
         is_same(&servers[server]) || servers.iter().any(is_same)
     }
 
+    /// Counts a datagram that belongs to no request under way; not while the load is warmed up.
+    fn count_loose(&mut self, now: Nanos, change: impl Fn(&mut Counts)) {
+        if self.counts_from <= now {
+            change(&mut self.tally.loose);
+        }
+    }
+
     /// A reply to a request that has ended.
-    fn on_surplus(&mut self, number: u64) {
+    fn on_surplus(&mut self, number: u64, now: Nanos) {
         let is_remembered = self.next_number - number <= FATES as u64;
         match self.fates[number as usize % FATES] {
-            Fate::AnsweredAtOnce if is_remembered => self.tally.loose.duplicates += 1,
-            Fate::AnsweredAfterRetry if is_remembered => self.tally.surplus += 1,
+            Fate::AnsweredAtOnce if is_remembered => self.count_loose(now, |counts| counts.duplicates += 1),
+            Fate::AnsweredAfterRetry if is_remembered => {
+                self.tally.surplus += u64::from(self.counts_from <= now);
+            }
             Fate::Open | Fate::AnsweredAtOnce | Fate::AnsweredAfterRetry | Fate::GivenUp => {
-                self.tally.loose.late += 1;
+                self.count_loose(now, |counts| counts.late += 1);
             }
         }
     }

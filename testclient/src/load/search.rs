@@ -13,6 +13,9 @@ use crate::workload::Keys;
 
 /// How far goodput falls below the peak when servers are overwhelmed.
 const COLLAPSED_SHARE: f64 = 0.1;
+/// A generator whose requests are later than this on average does not keep up, and what is late by less does no harm to
+/// the count of good answers.
+const LATENESS_MS_MAX: f64 = 10.0;
 /// Share of requests that may fail.
 const FAILURE_SHARE_MAX: f64 = 0.01;
 
@@ -163,8 +166,10 @@ impl Found {
             self.overwhelmed = Some((rate, format!("goodput {goodput:.0}/s is {below:.0} % below the peak")));
         } else if FAILURE_SHARE_MAX < failures {
             self.overwhelmed = Some((rate, format!("{:.1} % of the requests failed", 100.0 * failures)));
-        } else if let Some(reason) = &phase.generator.limited {
-            self.unfinished = Some(format!("at {rate:.0}/s the generator was the limit: {reason}"));
+        } else if LATENESS_MS_MAX < phase.generator.lateness_p50_ms {
+            let late_ms = phase.generator.lateness_p50_ms;
+            self.unfinished =
+                Some(format!("at {rate:.0}/s the generator was the limit, late by {late_ms:.0} ms"));
         }
     }
 }

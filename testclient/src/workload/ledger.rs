@@ -48,6 +48,8 @@ struct UnderWay {
     version: u32,
     /// The smallest version that is possible if this write is acknowledged, or that this read may find.
     floor: u32,
+    /// The newest version when it began, its own not counted.
+    before: u32,
     /// The write before it of the same key, by place.
     older: u32,
     younger: u32,
@@ -192,7 +194,7 @@ impl Ledger {
 
     fn place(&mut self, place: usize) -> &mut UnderWay {
         if self.under_way.len() <= place {
-            let nothing = UnderWay { index: 0, version: 0, floor: 0, older: NONE, younger: NONE };
+            let nothing = UnderWay { index: 0, version: 0, floor: 0, before: 0, older: NONE, younger: NONE };
             self.under_way.resize(place + 1, nothing);
         }
         &mut self.under_way[place]
@@ -211,6 +213,7 @@ impl Ledger {
 
     fn begin_write(&mut self, place: usize, index: usize, parity: u32) -> u32 {
         let state = &mut self.states[index];
+        let before = state.newest;
         state.newest += if state.newest % 2 == parity { 2 } else { 1 };
         let (version, older) = (state.newest, state.youngest);
         state.youngest = place as u32;
@@ -224,13 +227,13 @@ impl Ledger {
         if older != NONE {
             self.under_way[older as usize].younger = place as u32;
         }
-        *self.place(place) = UnderWay { index: index as u32, version, floor, older, younger: NONE };
+        *self.place(place) = UnderWay { index: index as u32, version, floor, before, older, younger: NONE };
         version
     }
 
     /// The write in this place has ended: acknowledged, or refused, or never answered.
     pub fn end_write(&mut self, place: usize, is_acknowledged: bool) {
-        let UnderWay { index, version, floor, older, younger } = self.under_way[place];
+        let UnderWay { index, floor, version, older, younger, .. } = self.under_way[place];
         match older {
             NONE => self.states[index as usize].oldest = younger,
             older => self.under_way[older as usize].younger = younger,
@@ -253,7 +256,8 @@ impl Ledger {
     /// A read begins in this place.
     pub fn begin_read(&mut self, place: usize, index: usize) {
         let State { newest, floor, .. } = self.states[index];
-        let read = UnderWay { index: index as u32, version: newest, floor, older: NONE, younger: NONE };
+        let index = index as u32;
+        let read = UnderWay { index, version: newest, floor, before: newest, older: NONE, younger: NONE };
         *self.place(place) = read;
     }
 
@@ -288,15 +292,14 @@ impl Ledger {
 
     /// The same for a REMOVE in this place, before its end is noted: absent, or something that was removed.
     pub fn judge_remove(&self, place: usize, was_absent: bool) -> Result<Option<Fault>, Unjudged> {
-        let UnderWay { index, version: own, older, younger, .. } = self.under_way[place];
+        let UnderWay { index, version: own, floor: own_floor, before, .. } = self.under_way[place];
         let State { newest, floor, .. } = self.states[index as usize];
-        // With other writes under way, or unanswered ones, everything is possible.
-        let is_alone = older == NONE && younger == NONE && newest == own;
-        if !is_alone || self.unknown.contains_key(&index) {
+        // Exactly one version was possible before it, if no other write was under way when it began, or began since, and
+        // the one before it was acknowledged alone.
+        let is_settled = own_floor == own && newest == own && floor == before;
+        if !is_settled || self.unknown.contains_key(&index) {
             return Ok(None);
         }
-        // Exactly one version was possible before, if none can lie between the floor and this removal.
-        let is_settled = own <= floor + 2;
         let fault = match (floor % 2 == 1, was_absent) {
             (true, false) => Some(Fault::Revived),
             (false, true) => Some(Fault::Missing),
@@ -305,7 +308,7 @@ impl Ledger {
         if fault.is_some() && UNKNOWN_MAX < self.unknown_count {
             return Err(Unjudged);
         }
-        Ok(fault.filter(|_| is_settled))
+        Ok(fault)
     }
 
     fn is_unknown(&self, index: u32, found: Found) -> bool {
@@ -471,6 +474,13 @@ mod tests {
         assert_eq!(ledger.judge_remove(0, false), Ok(Some(Fault::Revived)));
         ledger.begin_put(1, KEY);
         assert_eq!(ledger.judge_remove(0, false), Ok(None));
+        ledger.end_write(0, true);
+        ledger.end_write(1, true);
+        // Of those two either may have been the last.
+        ledger.begin_remove(0, KEY);
+        for was_absent in [false, true] {
+            assert_eq!(ledger.judge_remove(0, was_absent), Ok(None));
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ mod endure;
 mod flame;
 mod grid;
 mod plan;
+mod load;
 mod process;
 mod reference;
 mod reports;

@@ -4,12 +4,23 @@
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{SocketAddr, UdpSocket};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use violet_client::wire::protobuf::{Envelope, checksum};
 use violet_client::wire::{Accept, DATAGRAM_BYTES_MAX, Rejected, decode_request, encode_response};
 use violet_client::{Format, Key, MessageId, Operation, Request, Response, Status, Value};
+
+/// How late replies are of a cluster that delays them.
+pub const DELAY: Duration = Duration::from_millis(50);
+/// The same of one that stalls, when it does not.
+const DELAY_BETWEEN_STALLS: Duration = Duration::from_millis(5);
+/// From the beginning of one stall to that of the next.
+const STALL_PERIOD: Duration = Duration::from_secs(10);
+/// How long each lasts.
+const STALL: Duration = Duration::from_secs(1);
 
 /// What is wrong with the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +71,25 @@ pub enum Defect {
     WrongCount,
     /// Wiped keys come back when they are read for the second time.
     Resurrects,
+    /// REMOVE is acknowledged and does nothing.
+    KeepsRemoved,
+    /// Every fifth GET returns the value before the last.
+    StaleValue,
+    /// Every fifth reply comes from an address that nobody asked.
+    RepliesFromElsewhere,
+    /// Replies leave [`DELAY`] after their request came.
+    Delays,
+    /// For the first of every ten seconds nothing is done; otherwise replies leave 5 ms after their request came.
+    Stalls,
+    /// One request is done in a millisecond.
+    IsSlow,
 }
 
+#[derive(Clone)]
 struct Stored {
     bytes: Vec<u8>,
     version: i32,
+    before: Option<Box<Stored>>,
 }
 
 #[derive(Default)]
@@ -112,7 +137,16 @@ impl Reference {
             .map(|index| {
                 let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
                 let address = socket.local_addr().unwrap();
-                let node = Node { index, socket, shared: Arc::clone(&shared), received: 0, id_before: None };
+                let node = Node {
+                    index,
+                    elsewhere: UdpSocket::bind("127.0.0.1:0").unwrap(),
+                    courier: start_courier(&socket),
+                    socket,
+                    shared: Arc::clone(&shared),
+                    started: Instant::now(),
+                    received: 0,
+                    id_before: None,
+                };
                 thread::spawn(move || node.run());
                 address
             })
@@ -135,9 +169,28 @@ impl Drop for Reference {
     }
 }
 
+/// A reply, to whom, and when it leaves.
+type Parcel = (Instant, Vec<u8>, SocketAddr);
+
+/// A thread that sends replies at their times, in order; it ends with its sender.
+fn start_courier(socket: &UdpSocket) -> Sender<Parcel> {
+    let (sender, parcels): (_, Receiver<Parcel>) = mpsc::channel();
+    let socket = socket.try_clone().unwrap();
+    thread::spawn(move || {
+        for (at, reply, client) in parcels {
+            thread::sleep(at.saturating_duration_since(Instant::now()));
+            drop(socket.send_to(&reply, client));
+        }
+    });
+    sender
+}
+
 struct Node {
     index: usize,
     socket: UdpSocket,
+    elsewhere: UdpSocket,
+    courier: Sender<Parcel>,
+    started: Instant,
     shared: Arc<Shared>,
     received: u64,
     id_before: Option<MessageId>,
@@ -152,6 +205,7 @@ impl Node {
                 return;
             }
             self.received += 1;
+            self.hesitate();
             if self.is(Defect::LosesDatagrams) && self.received.is_multiple_of(10) {
                 continue;
             }
@@ -160,14 +214,36 @@ impl Node {
                 mend_checksum(datagram);
             }
             let Some(reply) = self.answer(datagram, client) else { continue };
-            let copies = if self.is(Defect::RepliesTwice) { 2 } else { 1 };
-            (0..copies).for_each(|_| drop(self.socket.send_to(&reply, client)));
+            self.send(reply, client);
             if decode_request(datagram, Accept::Auto)
                 .is_ok_and(|request| request.operation == Operation::Shutdown)
             {
                 locked(&self.shared.live).remove(&self.index);
                 return;
             }
+        }
+    }
+
+    fn send(&self, reply: Vec<u8>, client: SocketAddr) {
+        match self.shared.defect {
+            Defect::Delays => drop(self.courier.send((Instant::now() + DELAY, reply, client))),
+            Defect::Stalls => {
+                drop(self.courier.send((Instant::now() + DELAY_BETWEEN_STALLS, reply, client)));
+            }
+            Defect::RepliesFromElsewhere if self.fifth() => drop(self.elsewhere.send_to(&reply, client)),
+            Defect::RepliesTwice => (0..2).for_each(|_| drop(self.socket.send_to(&reply, client))),
+            _ => drop(self.socket.send_to(&reply, client)),
+        }
+    }
+
+    /// Waits as the defect has it before a request is looked at.
+    fn hesitate(&self) {
+        let in_period =
+            Duration::from_nanos((self.started.elapsed().as_nanos() % STALL_PERIOD.as_nanos()) as u64);
+        match self.shared.defect {
+            Defect::Stalls => thread::sleep(STALL.saturating_sub(in_period)),
+            Defect::IsSlow => thread::sleep(Duration::from_millis(1)),
+            _ => {}
         }
     }
 
@@ -250,6 +326,7 @@ impl Node {
                 }
                 None => response.status = Status::NoSuchKey,
             },
+            Operation::Remove { .. } if self.is(Defect::KeepsRemoved) => {}
             Operation::Remove { key } => match store.values.remove(&key) {
                 Some(stored) => store.value_bytes -= stored.bytes.len(),
                 None => response.status = Status::NoSuchKey,
@@ -301,7 +378,10 @@ impl Node {
             return Status::OutOfSpace;
         }
         store.value_bytes = store.value_bytes - old_bytes + value.bytes.len();
-        store.values.insert(key, Stored { bytes: value.bytes.to_vec(), version: value.version });
+        // Versions before the last one are only kept to be given out wrongly.
+        let before = store.values.remove(&key).map(|old| Box::new(Stored { before: None, ..old }));
+        let before = before.filter(|_| self.is(Defect::StaleValue));
+        store.values.insert(key, Stored { bytes: value.bytes.to_vec(), version: value.version, before });
         Status::Success
     }
 
@@ -317,7 +397,9 @@ impl Node {
             store.value_bytes += stored.bytes.len();
             store.values.insert(*key, stored);
         }
-        store.values.get(key)
+        let stored = store.values.get(key);
+        let before = stored.and_then(|stored| stored.before.as_deref());
+        if self.is(Defect::StaleValue) && self.fifth() { before.or(stored) } else { stored }
     }
 
     fn encode(&self, format: Format, response: &Response<'_>) -> Vec<u8> {
