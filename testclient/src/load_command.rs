@@ -519,7 +519,6 @@ fn findings(tally: &Tally, faults: &Faults) -> Vec<String> {
             counts.duplicates,
             "surplus replies to requests sent once: sent twice, or with another request's id".to_owned(),
         ),
-        (tally.surplus, "surplus replies to requests that were sent again, as is usual".to_owned()),
         (
             counts.foreign,
             format!("foreign replies: an id never used, or an address not on the list{stranger}"),

@@ -101,16 +101,17 @@ fn rate_and_delay_are_those_of_the_server() {
 #[test]
 fn a_stall_is_seen_by_an_open_loop_and_not_by_a_closed_one() {
     let cluster = Reference::start(1, Defect::Stalls);
-    let common = "--seconds 20 --warm-up 0 --mix get:100 --no-fill --keys 50";
+    // Without retries, and few enough for the buffer of the server's socket: nothing but the stall is to be measured.
+    let common = "--seconds 20 --warm-up 0 --mix get:100 --no-fill --keys 50 --waits-ms 3000";
     let (open, closed) = thread::scope(|scope| {
         let open = scope.spawn(|| {
-            Loaded::new(&cluster, "stall-open", &format!("{common} --rate 200 --arrivals constant"))
+            Loaded::new(&cluster, "stall-open", &format!("{common} --rate 100 --arrivals constant"))
         });
         let closed = scope.spawn(|| Loaded::new(&cluster, "stall-closed", &format!("{common} --clients 4")));
         (open.join().unwrap(), closed.join().unwrap())
     });
     assert_eq!((open.code, closed.code), (Some(0), Some(0)), "{}{}", open.text, closed.text);
-    assert_eq!(open.count("good"), 4_000, "{}", open.text);
+    assert_eq!(open.count("good"), 2_000, "{}", open.text);
     assert!(is_near(open.percentile("get", "p95"), 500.0), "{}", open.text);
     assert!(is_near(open.percentile("get", "p99"), 900.0), "{}", open.text);
     assert!(closed.percentile("get", "p99") < 100.0, "{}", closed.text);
@@ -128,7 +129,7 @@ fn known_loss_is_measured() {
     assert!(is_near(1.0 - sent / datagrams, 0.1), "{sent} requests, {datagrams} datagrams: {}", loaded.text);
     assert!(loaded.text.contains("datagrams were sent again"), "{}", loaded.text);
     // The wait for the retry is in the latency, and not in that of the last try.
-    assert!(100.0 < loaded.percentile("get", "p99"), "{}", loaded.text);
+    assert!(99.0 < loaded.percentile("get", "p99"), "{}", loaded.text);
 }
 
 #[test]
