@@ -483,6 +483,69 @@ mod tests {
         }
     }
 
+    /// A request of the model: begun, then at some moment in effect, then ended.
+    #[derive(Clone, Copy)]
+    enum Step {
+        Idle,
+        Begun { deed: usize, index: usize, version: u32 },
+        Effective { deed: usize, was: Found },
+    }
+
+    /// A store that does one request after the other is never accused, however requests overlap.
+    #[test]
+    fn a_right_store_is_never_accused() {
+        let (places, keys) = (12, 3);
+        for seed in 0..20 {
+            let mut random = crate::values::Random::new(seed);
+            let mut ledger = Ledger::new(keys);
+            let mut store = vec![Found::Absent; keys];
+            let mut steps = vec![Step::Idle; places];
+            for _ in 0..20_000 {
+                let place = random.below(places);
+                steps[place] = match steps[place] {
+                    Step::Idle => {
+                        let (deed, index) = (random.below(3), random.below(keys));
+                        let version = match deed {
+                            0 => ledger.begin_put(place, index),
+                            1 => ledger.begin_remove(place, index),
+                            _ => {
+                                ledger.begin_read(place, index);
+                                0
+                            }
+                        };
+                        Step::Begun { deed, index, version }
+                    }
+                    Step::Begun { deed, index, version } => {
+                        let was = store[index];
+                        match deed {
+                            0 => store[index] = Found::Version(version),
+                            1 => store[index] = Found::Absent,
+                            _ => {}
+                        }
+                        Step::Effective { deed, was }
+                    }
+                    Step::Effective { deed, was } => {
+                        let judged = match deed {
+                            0 => Ok(None),
+                            1 => ledger.judge_remove(place, was == Found::Absent),
+                            _ => ledger.judge_read(place, was),
+                        };
+                        assert_eq!(
+                            judged,
+                            Ok(None),
+                            "seed {seed}: {was:?} of {:?}",
+                            ledger.possible_text(place)
+                        );
+                        if deed < 2 {
+                            ledger.end_write(place, random.below(20) != 0);
+                        }
+                        Step::Idle
+                    }
+                };
+            }
+        }
+    }
+
     #[test]
     fn versions_are_found_without_being_told() {
         let mut ledger = stored();
