@@ -1,5 +1,5 @@
 //! A black-box test client for clusters that speak the course protocol: conformance stages,
-//! closed-loop load in the manner of the course's graders, fault scenarios with processes of its own, and
+//! load at a rate or in closed loops in the manner of the course's graders, fault scenarios with processes of its own, and
 //! measurements beside other servers (Linux only).
 //!
 //! It knows nothing but the public protocol, so it can be pointed at any server; only the fault
