@@ -135,8 +135,18 @@ fn known_loss_is_measured() {
 #[test]
 fn every_planted_fault_is_found_and_named() {
     let mix = "--mix get:60,put:40";
-    for (defect, arguments, expected, is_wrong) in [
-        (Defect::None, mix, "not the limit", false),
+    let check = |(defect, arguments, expected, is_wrong): (Defect, &str, &str, bool), name: &str| {
+        let cluster = Reference::start(2, defect);
+        let arguments = format!("--rate 400 --seconds 1 --warm-up 0 --keys 40 {arguments}");
+        let loaded = Loaded::new(&cluster, name, &arguments);
+        assert!(loaded.text.contains(expected), "{defect:?}: {}", loaded.text);
+        assert_eq!(loaded.code, Some(i32::from(is_wrong)), "{defect:?}: {}", loaded.text);
+        assert_eq!(0 < loaded.count("wrong"), is_wrong, "{defect:?}: {}", loaded.text);
+        let checks = loaded.result["checks"].as_array().unwrap();
+        assert_eq!(checks.iter().any(|check| check["passed"] == false), is_wrong, "{defect:?}: {checks:?}");
+    };
+    let cases = [
+        (Defect::None, mix, "40 of 40 keys are surely stored", false),
         (Defect::WrongValue, mix, "wrong value", true),
         (Defect::MissesKeys, mix, "missing although stored", true),
         (Defect::StaleValue, mix, "stale: older than acknowledged", true),
@@ -146,18 +156,13 @@ fn every_planted_fault_is_found_and_named() {
         (Defect::RepliesFromElsewhere, mix, "an address not on the list (one from 127.0.0.1:", false),
         (Defect::AnswersOverload, mix, "answers: overloaded, asks to wait up to 1 ms", false),
         (Defect::OmitsZeroCode, mix, "replies leave errCode out", false),
-    ] {
-        let cluster = Reference::start(2, defect);
-        let arguments = format!("--rate 400 --seconds 1 --warm-up 0 --keys 40 {arguments}");
-        let loaded = Loaded::new(&cluster, "faults", &arguments);
-        if defect != Defect::None {
-            assert!(loaded.text.contains(expected), "{defect:?}: {}", loaded.text);
+    ];
+    // At one time, since each is mostly waiting.
+    thread::scope(|scope| {
+        for (number, case) in cases.into_iter().enumerate() {
+            scope.spawn(move || check(case, &format!("fault-{number}")));
         }
-        assert_eq!(loaded.code, Some(i32::from(is_wrong)), "{defect:?}: {}", loaded.text);
-        assert_eq!(0 < loaded.count("wrong"), is_wrong, "{defect:?}: {}", loaded.text);
-        let checks = loaded.result["checks"].as_array().unwrap();
-        assert_eq!(checks.iter().any(|check| check["passed"] == false), is_wrong, "{defect:?}: {checks:?}");
-    }
+    });
 }
 
 /// A reply under the id of the request before leaves one request without an answer, and gives the other a second one.
