@@ -28,6 +28,7 @@ use super::ids::Ids;
 use super::ports::{BATCH, Leaving, Ports};
 use super::punctual::{ProcessorTime, be_punctual};
 use super::sheet::{SHEET, Sheet};
+use super::slot::{Fate, Slot, State};
 use super::{Ask, Conduct, End, NEVER, Nanos, Pace, Plan, Signals, Verdict, Workload, nanos};
 use crate::craft;
 use crate::result::Counts;
@@ -49,46 +50,6 @@ const SPIN: Nanos = 50_000;
 const SPIN_GAP_MIN: Nanos = 10 * SPIN;
 /// Requests of which is remembered how they ended, to tell what a surplus reply is: some seconds at the highest rates.
 const FATES: usize = 1 << 20;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
-    /// Between requests, or finished for good.
-    Idle,
-    /// Waiting for a reply.
-    Waiting,
-    /// Told to come back later.
-    Paused,
-    /// Answered, and not yet to ask again.
-    Resting,
-}
-
-struct Slot {
-    number: u64,
-    state: State,
-    kind: Kind,
-    command: u32,
-    server: u32,
-    port: u32,
-    /// Attempts that left or are about to.
-    attempts: u32,
-    restarts: u32,
-    is_counted: bool,
-    due: Nanos,
-    first_sent: Nanos,
-    last_sent: Nanos,
-    value_bytes: u32,
-    datagram: Vec<u8>,
-}
-
-/// How a request ended, as far as a surplus reply needs it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-enum Fate {
-    Open,
-    AnsweredAtOnce,
-    AnsweredAfterRetry,
-    GivenUp,
-}
 
 struct Engine<'a, W> {
     conduct: &'a Conduct,
@@ -705,27 +666,6 @@ impl<W: Workload> Engine<'_, W> {
             self.processor.idle(self.now() - now);
         }
         Ok(())
-    }
-}
-
-impl Slot {
-    fn new(port: usize) -> Self {
-        Self {
-            number: 0,
-            state: State::Idle,
-            kind: Kind::Other,
-            command: 0,
-            server: 0,
-            port: port as u32,
-            attempts: 0,
-            restarts: 0,
-            is_counted: false,
-            due: 0,
-            first_sent: NEVER,
-            last_sent: 0,
-            value_bytes: 0,
-            datagram: Vec::new(),
-        }
     }
 }
 

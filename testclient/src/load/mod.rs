@@ -20,6 +20,7 @@ mod punctual;
 mod schedule;
 pub mod search;
 mod sheet;
+mod slot;
 
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
