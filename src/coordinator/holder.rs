@@ -24,7 +24,7 @@ impl Coordinator {
         let (mut outcome, existed) = self.replica.apply(partition, &write, replaces, only_if_present);
         if outcome == WriteOutcome::Applied {
             turn.outbox.count(Metric::WritesApplied);
-            if !only_if_present {
+            if !only_if_present && write.request != RequestKey(0) {
                 self.reply_cache.record(turn.now, write.request, Progress::Replicated);
             }
             if let Some(owner) = hint_for

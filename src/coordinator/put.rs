@@ -16,7 +16,7 @@ use crate::config::ReplyMode;
 use crate::ids::{Token, Version};
 use crate::metrics::Metric;
 use crate::peer::{Message, Write, WriteOutcome};
-use crate::time::Duration;
+use crate::time::{Duration, Instant};
 use violet_client::wire::Context;
 use violet_client::{Key, Operation, Response, Status, Value};
 
@@ -58,6 +58,8 @@ impl<'a> Change<'a> {
     }
 }
 
+/// After this long every replica that answers reads knows of a removal, however busy they all are.
+const REMOVAL_KNOWN_AFTER: Duration = Duration::from_secs(5);
 /// A replica that had no memory is not offered new keys for this long.
 const SPACE_PAUSE: Duration = Duration::from_millis(200);
 
@@ -176,6 +178,7 @@ impl Coordinator {
             // With no replica in reach nobody knows: the removal is kept, with hints, like a write.
             only_if_present: change.is_removal() && !existed && holders.iter().any(|holder| holder.primary),
             existed,
+            finds_removed: false,
             answered: false,
             moving: holders.iter().any(|holder| holder.former),
             restarts: 0,
@@ -191,9 +194,8 @@ impl Coordinator {
             op.version = meta.version;
             return self.replicate(turn, token, op, holders);
         }
-        if change.is_removal() && meta.is_some_and(|meta| meta.removed) {
-            self.add_targets(turn, &mut op, holders);
-            return self.finish(turn, &op);
+        if let Some(meta) = meta.filter(|meta| meta.removed && change.is_removal()) {
+            return self.remove_removed(turn, token, op, meta.version, holders);
         }
         if let Some(meta) = meta {
             self.clock.observe(meta.version.time);
@@ -218,6 +220,29 @@ impl Coordinator {
         }
         self.send_writes(turn, token, &mut op, &write, holders);
         self.wait_or_finish(turn, token, op);
+    }
+
+    /// A removal of what was removed before changes nothing. But its client may rely on "no such key", so everybody
+    /// must know of the removal, which is certain only some time after it: until then the replicas are told again.
+    fn remove_removed(
+        &self,
+        turn: &mut Turn<'_>,
+        token: Token,
+        mut op: WriteOp,
+        removed: Version,
+        holders: &[Holder],
+    ) {
+        let since = turn.now.since(Instant::from_nanos(removed.time));
+        #[cfg(test)]
+        let since = if self.settings.bugs.absence_is_not_awaited { Duration::MAX } else { since };
+        op.only_if_present = false;
+        if REMOVAL_KNOWN_AFTER < since {
+            self.add_targets(turn, &mut op, holders);
+            return self.finish(turn, &op);
+        }
+        op.finds_removed = true;
+        op.version = removed;
+        self.replicate(turn, token, op, holders);
     }
 
     /// Whether a replica of a new key said lately that it has no memory.

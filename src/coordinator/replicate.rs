@@ -41,6 +41,9 @@ pub struct WriteOp {
     pub(super) only_if_present: bool,
     /// The key had a value, here or at a replica that said so.
     pub(super) existed: bool,
+    /// Removal of a key that a removal before it has ended, which others may not know yet: it waits until they do,
+    /// and whatever they still hold, there was nothing to remove.
+    pub(super) finds_removed: bool,
     pub(super) answered: bool,
     /// Some holders are former owners: who reads may ask them alone, so all must have it.
     pub(super) moving: bool,
@@ -83,7 +86,7 @@ impl TargetState {
 
 impl WriteOp {
     pub(super) fn status(&self) -> Status {
-        match (self.phase, self.removal, self.existed) {
+        match (self.phase, self.removal, self.existed && !self.finds_removed) {
             (Phase::Undoing(_), _, _) => Status::OutOfSpace,
             (Phase::Writing, true, false) => Status::NoSuchKey,
             (Phase::Writing, ..) => Status::Success,
@@ -159,7 +162,9 @@ impl Coordinator {
     }
 
     pub(super) fn removal_of(op: &WriteOp) -> Write<'static> {
-        let WriteOp { key, version, request, .. } = *op;
+        let WriteOp { key, version, .. } = *op;
+        // Who finishes another request's removal leaves no trace of its own: done again it would find the same.
+        let request = if op.finds_removed { RequestKey(0) } else { op.request };
         Write { key, version, value: None, is_set: false, request }
     }
 
@@ -346,7 +351,8 @@ impl Coordinator {
                     target.state = TargetState::Replaced;
                     self.after_change(op, copies)
                 }
-                WriteOutcome::NoSpace if op.answered => {
+                // A removal that was another request's is not taken back.
+                WriteOutcome::NoSpace if op.answered || op.finds_removed => {
                     target.state = TargetState::Replaced;
                     self.after_change(op, copies)
                 }

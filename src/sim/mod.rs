@@ -36,6 +36,8 @@ pub struct Bugs {
     pub first_miss_wins: bool,
     /// The client is told before the replicas have it.
     pub early_ack: bool,
+    /// "No such key" is told to who removes what is being removed, before the replicas know of that.
+    pub absence_is_not_awaited: bool,
     /// A replica keeps what comes last, not what is newest.
     pub old_version_wins: bool,
     /// Digests leave removals out, so that owners do not find out that one of them missed one.
