@@ -385,6 +385,17 @@ fn keys_with(seen: &Observations, fault: KeyFault) -> usize {
     seen.faults.get(&fault).map_or(0, |occurrence| occurrence.keys.len())
 }
 
+/// When all was right again.
+fn settled_text(kind: &step::Faults, swept: &Swept) -> String {
+    match swept.converged_after {
+        Some(after) => format!("all right {:.1} s after the load", after.as_secs_f64()),
+        None => {
+            let silent = swept.lasting.unanswered + swept.lasting.errors.values().sum::<u64>();
+            format!("not all right {} s after the load, {silent} reads got no value", kind.settle_seconds)
+        }
+    }
+}
+
 fn judge_keys(
     course: &mut Course<'_>,
     step: &Step,
@@ -395,31 +406,30 @@ fn judge_keys(
 ) {
     let keys = shared.readable().end;
     let lasting = &swept.lasting;
-    let settled = match swept.converged_after {
-        Some(after) => format!("all right {:.1} s after the load", after.as_secs_f64()),
-        None => {
-            let silent = lasting.unanswered + lasting.errors.values().sum::<u64>();
-            format!("not all right {} s after the load, {silent} reads got no value", kind.settle_seconds)
-        }
-    };
+    let [lost, stale, revived, wrong] =
+        [KeyFault::Missing, KeyFault::Stale, KeyFault::Revived, KeyFault::Wrong]
+            .map(|fault| keys_with(lasting, fault));
+    // The first faults in words, where most of them are of one kind.
     let examples = if lasting.examples.is_empty() {
         String::new()
     } else {
         format!(": {}", lasting.examples.join("; "))
     };
-    let lost = keys_with(lasting, KeyFault::Missing);
+    let (of_lost, of_others) = if 0 < lost { (examples.as_str(), "") } else { ("", examples.as_str()) };
     let lost_percent = 100.0 * lost as f64 / keys as f64;
+    let settled = settled_text(kind, swept);
     course.check(
         &format!("{}: keys lost", step.name),
         Some(lost_percent <= kind.lost_percent_max),
-        format!("{lost} of {keys} ({lost_percent:.2} %, {} allowed); {settled}", kind.lost_percent_max),
+        format!(
+            "{lost} of {keys} ({lost_percent:.2} %, {} allowed); {settled}{of_lost}",
+            kind.lost_percent_max
+        ),
     );
-    let [stale, revived, wrong] =
-        [KeyFault::Stale, KeyFault::Revived, KeyFault::Wrong].map(|fault| keys_with(lasting, fault));
     course.check(
         &format!("{}: keys stale, resurrected or wrong", step.name),
         Some(stale + revived + wrong == 0),
-        format!("{stale} stale, {revived} resurrected, {wrong} wrong of {keys}{examples}"),
+        format!("{stale} stale, {revived} resurrected, {wrong} wrong of {keys}{of_others}"),
     );
     seen.add(swept.seen.clone());
     let on_the_way = seen.fault_text().unwrap_or_else(|| "no wrong answer".to_owned());

@@ -333,7 +333,7 @@ fn takes(kind: &str) -> Option<&'static [&'static str]> {
         "load" | "search" | "scaling" => &SETTINGS,
         "conformance" | "capacity" | "wipe" => &["format"],
         "grid" => &["format", "value-bytes", "seconds", "repeats", "threads"],
-        "bulk" => &["format", "keys", "value-bytes", "waits-ms", "threads"],
+        "bulk" => &["format", "keys", "value-bytes", "seconds", "waits-ms", "threads"],
         "faults" => {
             &["format", "keys", "value-bytes", "mix", "arrivals", "waits-ms", "in-flight-max", "threads"]
         }

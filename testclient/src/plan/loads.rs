@@ -7,6 +7,7 @@ use super::loader::Work;
 use super::step::{self, Settings, Step};
 use crate::grid::{self, GridPlan};
 use crate::result::Loop;
+use crate::workload::KeyOrder;
 
 /// Rests follow cells with so many clients or more.
 const REST_FROM_CLIENTS: usize = 64;
@@ -19,7 +20,16 @@ pub fn bulk(course: &mut Course<'_>, step: &Step, kind: &step::Bulk) -> Result<(
     if let Some(multiple) = kind.memory_multiple {
         settings.keys = keys_of(&settings, multiple * kind.of_memory_mib as f64 * MIB)?;
     }
-    fill(course, &step.name, &settings, kind.clients)
+    settings.warm_up = 0.0;
+    fill(course, &step.name, &settings, kind)?;
+    if kind.read_back {
+        settings.mix = "get:1".parse()?;
+        settings.key_order = KeyOrder::Sequential;
+        let name = format!("{} read back", step.name);
+        let order = course.order(&name, &name, Loop::Closed { clients: kind.clients }, &settings);
+        course.load(&order)?;
+    }
+    Ok(())
 }
 
 /// How many keys make so many bytes of keys and values.
@@ -29,21 +39,27 @@ fn keys_of(settings: &Settings, bytes: f64) -> Result<u64, String> {
     Ok((bytes / mean).ceil().max(1.0) as u64)
 }
 
-fn fill(course: &mut Course<'_>, name: &str, settings: &Settings, clients: usize) -> Result<(), String> {
-    let timing = Loop::Closed { clients: clients.min(usize::try_from(settings.keys).unwrap_or(usize::MAX)) };
-    let mut order = course.order(name, name, timing, settings);
+fn fill(course: &mut Course<'_>, name: &str, settings: &Settings, kind: &step::Bulk) -> Result<(), String> {
+    let clients = kind.clients.min(usize::try_from(settings.keys).unwrap_or(usize::MAX));
+    let mut order = course.order(name, name, Loop::Closed { clients }, settings);
     order.work = Work::Fill;
     let phase = course.load(&order)?;
     let seconds = phase.window_seconds.max(f64::MIN_POSITIVE);
+    let stored = phase.counts.good;
     let text = format!(
-        "{} of {} keys stored in {seconds:.1} s by {clients} clients: {:.0} transactions/s, {:.2} MB/s of values",
-        phase.counts.good,
+        "{stored} of {} keys stored in {seconds:.1} s by {clients} clients: {:.0} transactions/s, {:.2} MB/s of values",
         settings.keys,
-        phase.counts.good as f64 / seconds,
+        stored as f64 / seconds,
         phase.counts.value_bytes as f64 / seconds / 1e6,
     );
-    let whole = phase.counts.good == settings.keys;
-    course.check(&format!("{name}: the whole data set is stored"), Some(whole), text);
+    let is_whole = stored == settings.keys;
+    if kind.may_overflow {
+        // Silence is no refusal.
+        let is_well = is_whole || (0 < phase.counts.refused && phase.counts.timed_out == 0);
+        course.check(&format!("{name}: what does not fit is refused"), Some(is_well), text);
+    } else {
+        course.check(&format!("{name}: the whole data set is stored"), Some(is_whole), text);
+    }
     Ok(())
 }
 
@@ -51,8 +67,7 @@ fn fill(course: &mut Course<'_>, name: &str, settings: &Settings, clients: usize
 /// into the same minute of the machine.
 pub fn load(course: &mut Course<'_>, step: &Step, kind: &step::Load) -> Result<(), String> {
     if kind.fill {
-        let clients = kind.clients.iter().copied().max().unwrap_or(step::Bulk::default().clients);
-        fill(course, &format!("{} fill", step.name), &step.settings, clients)?;
+        fill(course, &format!("{} fill", step.name), &step.settings, &step::Bulk::default())?;
     }
     let arrivals = step.settings.arrivals;
     let open = kind.rates.iter().map(|&rate| (format!("{rate}/s"), Loop::Open { rate, arrivals }));

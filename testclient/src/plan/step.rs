@@ -165,11 +165,15 @@ pub struct Bulk {
     pub memory_multiple: Option<f64>,
     /// The memory that is meant, replicas not counted.
     pub of_memory_mib: u64,
+    /// Whether servers may refuse what does not fit into their memory.
+    pub may_overflow: bool,
+    /// Reads the keys afterwards, in order, for `seconds`: what was acknowledged must be there.
+    pub read_back: bool,
 }
 
 impl Default for Bulk {
     fn default() -> Self {
-        Self { clients: 64, memory_multiple: None, of_memory_mib: 64 }
+        Self { clients: 64, memory_multiple: None, of_memory_mib: 64, may_overflow: false, read_back: false }
     }
 }
 
