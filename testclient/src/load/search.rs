@@ -161,7 +161,8 @@ impl Found {
         if self.peak_goodput < goodput {
             (self.peak_goodput, self.peak_rate) = (goodput, rate);
         }
-        if goodput < (1.0 - COLLAPSED_SHARE) * self.peak_goodput {
+        // Below the peak's rate less is asked for, so less goodput there says nothing.
+        if self.peak_rate < rate && goodput < (1.0 - COLLAPSED_SHARE) * self.peak_goodput {
             let below = 100.0 * (1.0 - goodput / self.peak_goodput);
             self.overwhelmed = Some((rate, format!("goodput {goodput:.0}/s is {below:.0} % below the peak")));
         } else if FAILURE_SHARE_MAX < failures {
@@ -178,5 +179,45 @@ fn rate_of(phase: &Phase) -> f64 {
     match phase.timing {
         crate::result::Loop::Open { rate, .. } => rate,
         crate::result::Loop::Closed { .. } => 0.0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::fake;
+
+    /// Searches on servers that answer so much at a rate: good requests and failed ones.
+    fn search_on(servers: impl Fn(f64) -> (u64, u64)) -> Found {
+        let plan = SearchPlan { from_rate: 400.0, to_rate: 10_000.0, factor: 1.5, ..SearchPlan::default() };
+        let mut make = |step: &PhasePlan| {
+            let rate = step.rate.unwrap();
+            let (good, failed) = servers(rate);
+            Ok((fake::phase(rate, good, failed), false))
+        };
+        search_with(&plan, &mut make).unwrap()
+    }
+
+    #[test]
+    fn a_collapse_of_goodput_is_found_above_the_peak_and_never_below_it() {
+        let found = search_on(|rate| if rate < 1_000.0 { (rate as u64, 0) } else { (500, 0) });
+        // 400, 600, 900, 1350; and the neighbours of 900.
+        assert_eq!(found.phases.len(), 6);
+        assert_eq!(found.peak_rate, 900.0);
+        let (rate, why) = found.overwhelmed.unwrap();
+        assert!((1_102.0..1_103.0).contains(&rate), "{rate}");
+        assert_eq!(why, "goodput 500/s is 44 % below the peak");
+    }
+
+    #[test]
+    fn failures_overwhelm_as_well_and_a_limit_of_rates_is_told() {
+        let found =
+            search_on(|rate| if rate < 1_000.0 { (rate as u64, 0) } else { (1_000, rate as u64 - 1_000) });
+        assert!(found.overwhelmed.unwrap().1.ends_with("of the requests failed"));
+        let found = search_on(|rate| (rate as u64, 0));
+        assert_eq!(
+            (found.overwhelmed, found.unfinished.unwrap()),
+            (None, "10000/s is as far as it goes".to_owned())
+        );
     }
 }
