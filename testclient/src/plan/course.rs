@@ -24,6 +24,9 @@ use crate::values::Random;
 /// Share of the offered requests that must be answered for a rate to be called reached.
 const REACHED_SHARE: f64 = 0.99;
 
+/// So many unanswered requests are worth looking for a server that is to blame.
+const LOST_NOTABLE: u64 = 10;
+
 /// The live view begins so long after a phase.
 const SHOWN_FROM_SECONDS: f64 = 1.0;
 
@@ -411,10 +414,17 @@ fn phase_remarks(phase: &Phase) -> Vec<String> {
         remarks
             .push(format!("{} slots were skipped, too many requests were under way", phase.counts.skipped));
     }
-    let silent = phase.by_server.iter().filter(|share| 20 <= share.counts.sent && share.counts.answered == 0);
-    let silent: Vec<&str> = silent.map(|share| share.server.as_str()).collect();
-    if !silent.is_empty() {
-        remarks.push(format!("no answer at all from {}", silent.join(", ")));
+    // One server that fails shows in the figures of all; its name is what somebody has to know.
+    let lost: u64 = phase.by_server.iter().map(|share| share.counts.timed_out).sum();
+    let worst = phase.by_server.iter().max_by_key(|share| share.counts.timed_out);
+    if let Some(worst) = worst.filter(|worst| {
+        1 < phase.by_server.len() && LOST_NOTABLE <= lost && lost < 2 * worst.counts.timed_out
+    }) {
+        let counts = &worst.counts;
+        remarks.push(format!(
+            "{} of {lost} unanswered requests were asked of {}, which answered {} of {}",
+            counts.timed_out, worst.server, counts.answered, counts.sent
+        ));
     }
     remarks
 }
@@ -446,17 +456,22 @@ mod tests {
         phase.counts.skipped = 5;
         let share = |server: &str, sent, answered| crate::result::ServerShare {
             server: server.to_owned(),
-            counts: crate::result::Counts { sent, answered, ..crate::result::Counts::default() },
+            counts: crate::result::Counts {
+                sent,
+                answered,
+                timed_out: sent - answered,
+                ..crate::result::Counts::default()
+            },
             latency: crate::result::Latency::new(),
         };
-        phase.by_server = vec![share("a:1", 50, 50), share("b:2", 50, 0), share("c:3", 2, 0)];
+        phase.by_server = vec![share("a:1", 50, 50), share("b:2", 50, 5), share("c:3", 2, 0)];
         let remarks = phase_remarks(&phase);
         assert_eq!(
             remarks,
             [
                 "generator-limited: late",
                 "5 slots were skipped, too many requests were under way",
-                "no answer at all from b:2"
+                "45 of 47 unanswered requests were asked of b:2, which answered 5 of 50"
             ]
         );
     }
