@@ -184,7 +184,10 @@ impl<'a> Course<'a> {
             self.ground = Some(Ground::Own(cluster));
         }
         let servers = self.all_servers();
-        let alive = ground::alive(&servers, format)?;
+        let alive = match self.alive.len() == servers.len() {
+            true => ground::still_alive(&servers, &self.alive, format)?,
+            false => ground::alive(&servers, format)?,
+        };
         if alive != self.alive
             && let Some(text) = ground::silence_text(&servers, &alive, format)
         {

@@ -125,11 +125,35 @@ impl Ground {
     }
 }
 
+/// How long one that was silent before is waited for: it may have come back.
+const AGAIN_WAITS: [Duration; 1] = [Duration::from_millis(250)];
+
+/// As [`alive`], when it is known which were alive before.
+///
+/// # Errors
+/// Sockets that cannot be opened.
+pub fn still_alive(servers: &[SocketAddr], before: &[bool], format: Format) -> Result<Vec<bool>, String> {
+    let mut now = vec![false; servers.len()];
+    for (was_alive, waits) in [(true, LIFE_WAITS.as_slice()), (false, AGAIN_WAITS.as_slice())] {
+        let places: Vec<usize> = (0..servers.len()).filter(|&place| before[place] == was_alive).collect();
+        let chosen: Vec<SocketAddr> = places.iter().map(|&place| servers[place]).collect();
+        if !chosen.is_empty() {
+            let found = alive_within(&chosen, format, waits)?;
+            places.into_iter().zip(found).for_each(|(place, alive)| now[place] = alive);
+        }
+    }
+    Ok(now)
+}
+
 /// For each server whether it gives a sign of life in this format.
 ///
 /// # Errors
 /// Sockets that cannot be opened.
 pub fn alive(servers: &[SocketAddr], format: Format) -> Result<Vec<bool>, String> {
+    alive_within(servers, format, &LIFE_WAITS)
+}
+
+fn alive_within(servers: &[SocketAddr], format: Format, waits: &[Duration]) -> Result<Vec<bool>, String> {
     let mut alive = vec![false; servers.len()];
     let mut queue = 0..servers.len();
     let next = |_: &mut Vec<u8>| Some(Call { server: queue.next()?, ask: Ask::IsAlive });
@@ -138,7 +162,7 @@ pub fn alive(servers: &[SocketAddr], format: Format) -> Result<Vec<bool>, String
         let is_sign = |status| matches!(status, Status::Success | Status::UnknownCommand | Status::Overload);
         alive[call.server] = end.status().is_some_and(is_sign);
     };
-    batch::run(servers, format, &LIFE_WAITS, servers.len().max(1), next, on_end)?;
+    batch::run(servers, format, waits, servers.len().max(1), next, on_end)?;
     Ok(alive)
 }
 
