@@ -7,20 +7,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
 use violet_client::wire::{PROTOBUF_VALUE_BYTES_MAX, RAW_VALUE_BYTES_MAX};
 use violet_client::{Format, Status};
 
+use crate::alive;
+use crate::host::{self, Ticks};
+use crate::interrupt::Stop;
 use crate::load::phase::{Snapshot, format_name, run_phase_counted};
 use crate::load::search::{self, SearchPlan};
 use crate::load::{PhasePlan, Work};
-use crate::machine;
 use crate::report::{Preamble, Progress, milliseconds, write_json};
-use crate::result::{Arrivals, Check, LAYOUT, Latency, Loop, Machine, Operation, Phase, RunResult};
+use crate::result::{Arrivals, Check, LAYOUT, Latency, Loop, Operation, Phase, RunResult};
 use crate::settings::CommonArguments;
 use crate::tally::Tally;
 use crate::values::{Contents, Random};
@@ -136,16 +136,31 @@ pub fn run(arguments: &LoadArguments) -> Result<bool, String> {
         plan.check()?;
     }
     let contents = contents(arguments, format, seed)?;
+    let alive = alive::alive(&servers, format)?;
+    let silence = alive::silence_text(&servers, &alive, format);
+    if !alive.contains(&true) {
+        return Err(format!("{}; start them, or correct the list", silence.unwrap_or_default()));
+    }
     let target = Target { servers: servers.clone(), format };
     let mut run = Run {
         keys: Keys::new(target, arguments.keys, contents, seed, arguments.threads)?,
         result: begin_result(arguments, &servers, seed, format),
         progress: Progress::new(),
-        interrupted: catch_interrupts()?,
+        ticks: host::ticks(),
+        interrupted: Stop::on_signals().map_err(|error| format!("cannot catch signals: {error}"))?,
         is_right: true,
     };
     let preamble = Preamble::new(seed, &servers);
     run.progress.line(&format!("load, {}: {}", format_name(format), preamble.summary()));
+    if let Some(silence) = silence {
+        run.progress.line(&format!("  {silence}"));
+        run.result.checks.push(Check {
+            name: "all listed servers answer".to_owned(),
+            passed: Some(false),
+            seen: silence,
+        });
+        run.is_right = false;
+    }
     if let Some(fill) = &plans.fill {
         run.phase(fill)?;
     }
@@ -235,32 +250,12 @@ fn contents(arguments: &LoadArguments, format: Format, seed: u64) -> Result<Cont
     Ok(contents.cut_from(Vec::leak(text)))
 }
 
-/// A flag that Ctrl-C and SIGTERM set; the second time they end the program at once.
-fn catch_interrupts() -> Result<Arc<AtomicBool>, String> {
-    let flag = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        // In this order: the first signal finds the flag unset here and sets it below.
-        signal_hook::flag::register_conditional_shutdown(signal, 128 + signal, Arc::clone(&flag))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&flag)))
-            .map_err(|error| format!("cannot catch signals: {error}"))?;
-    }
-    Ok(flag)
-}
-
 fn begin_result(
     arguments: &LoadArguments,
     servers: &[std::net::SocketAddr],
     seed: u64,
     format: Format,
 ) -> RunResult {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default().trim().to_owned();
-    let machine = Machine {
-        host: read("/proc/sys/kernel/hostname"),
-        processors: std::thread::available_parallelism().map_or(1, usize::from),
-        system: format!("{} {}", std::env::consts::OS, read("/proc/sys/kernel/osrelease")),
-        load_average_before: machine::load_average(),
-        ..Machine::default()
-    };
     let settings = BTreeMap::from([
         ("format".to_owned(), format_name(format).to_owned()),
         ("keys".to_owned(), arguments.keys.to_string()),
@@ -282,7 +277,7 @@ fn begin_result(
         seed,
         settings,
         servers: servers.iter().map(ToString::to_string).collect(),
-        machines: vec![machine],
+        machines: vec![host::this_machine()],
         phases: Vec::new(),
         events: Vec::new(),
         checks: Vec::new(),
@@ -294,13 +289,14 @@ struct Run {
     keys: Keys,
     result: RunResult,
     progress: Progress,
-    interrupted: Arc<AtomicBool>,
+    ticks: Option<Ticks>,
+    interrupted: Stop,
     is_right: bool,
 }
 
 impl Run {
     fn goes_on(&self) -> bool {
-        !self.interrupted.load(Ordering::Relaxed)
+        !self.interrupted.is_set()
     }
 
     fn phase(&mut self, plan: &PhasePlan) -> Result<(), String> {
@@ -376,7 +372,7 @@ impl Run {
             self.result.incomplete = Some("interrupted by a signal".to_owned());
             self.progress.line("incomplete: interrupted by a signal");
         }
-        self.result.machines[0].load_average_after = machine::load_average();
+        host::after(&mut self.result.machines[0], self.ticks);
         if let Some(path) = json {
             write_json(path, &self.result)?;
         }
@@ -384,7 +380,7 @@ impl Run {
     }
 }
 
-fn show(progress: &mut Progress, interrupted: &AtomicBool, snapshot: &Snapshot<'_>) {
+fn show(progress: &mut Progress, interrupted: &Stop, snapshot: &Snapshot<'_>) {
     let left = snapshot.left_seconds.map_or(String::new(), |left| format!(", {left:.0} s left"));
     progress.show(&format!(
         "{} {:.0} s: {:.0} answers/s, {} of {} good, {} wrong, {} timed out, {} under way, p50 {} p99 {} ms{left}",
@@ -399,7 +395,7 @@ fn show(progress: &mut Progress, interrupted: &AtomicBool, snapshot: &Snapshot<'
         milliseconds(snapshot.p50_ms),
         milliseconds(snapshot.p99_ms),
     ));
-    if interrupted.load(Ordering::Relaxed) {
+    if interrupted.is_set() {
         snapshot.stop();
     }
 }

@@ -7,6 +7,7 @@
 //! results into an exit status: 0 all well, 1 something failed, 2 wrong usage.
 
 mod agents;
+mod alive;
 mod batch;
 #[cfg(target_os = "linux")]
 mod bench;
@@ -17,6 +18,8 @@ mod endure;
 mod flame;
 mod grid;
 mod grid_command;
+mod host;
+mod interrupt;
 mod keyset;
 mod load;
 mod load_command;

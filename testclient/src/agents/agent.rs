@@ -14,7 +14,9 @@ use clap::Args;
 
 use super::clock;
 use super::message::{FromAgent, PROTOCOL, ToAgent, receive, receive_up_to, send};
-use crate::plan::{Glimpse, Loader, OwnLoader, Stop, this_machine};
+use crate::host::this_machine;
+use crate::interrupt::Stop;
+use crate::plan::{Glimpse, Loader, OwnLoader};
 
 /// How long a greeting may take.
 const GREETING_MAX: Duration = Duration::from_secs(5);

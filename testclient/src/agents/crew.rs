@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use super::clock::{self, Offset, QUESTIONS, RoundTrip};
 use super::merge::merge;
 use super::message::{FromAgent, PROTOCOL, ToAgent, receive, send};
-use crate::plan::{Glimpse, Loader, Order, Stop, Work};
+use crate::interrupt::Stop;
+use crate::plan::{Glimpse, Loader, Order, Work};
 use crate::result::{Loop, Machine, Phase};
 use crate::values::Random;
 

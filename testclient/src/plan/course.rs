@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use violet_client::Format;
 
 use super::cost::Meter;
-use super::ground::{self, Ground, Home, OwnCluster};
-use super::interrupt::Stop;
+use super::ground::{Ground, Home, OwnCluster};
 use super::loader::{Glimpse, Loader, Order, Work};
 use super::step::{Kind, Plan, Settings, Step};
 use super::{conformance, faults, loads, scaling, search};
+use crate::alive;
 use crate::batch;
+use crate::interrupt::Stop;
 use crate::report::{Progress, milliseconds};
 use crate::reports::live::{Live, Snapshot, Wish};
 use crate::result::{Check, Event, Loop, Phase, RunResult};
@@ -185,11 +186,11 @@ impl<'a> Course<'a> {
         }
         let servers = self.all_servers();
         let alive = match self.alive.len() == servers.len() {
-            true => ground::still_alive(&servers, &self.alive, format)?,
-            false => ground::alive(&servers, format)?,
+            true => alive::still_alive(&servers, &self.alive, format)?,
+            false => alive::alive(&servers, format)?,
         };
         if alive != self.alive
-            && let Some(text) = ground::silence_text(&servers, &alive, format)
+            && let Some(text) = alive::silence_text(&servers, &alive, format)
         {
             self.say(&text);
             let name =
@@ -197,7 +198,7 @@ impl<'a> Course<'a> {
             self.check(name, Some(false), text.clone());
             if !alive.contains(&true) {
                 let other = if format == Format::Raw { Format::Protobuf } else { Format::Raw };
-                if ground::alive(&servers, other)?.contains(&true) {
+                if alive::alive(&servers, other)?.contains(&true) {
                     let word = format!("{other:?}").to_lowercase();
                     return Err(format!("{text}; they answer in the other format: --set format={word}"));
                 }

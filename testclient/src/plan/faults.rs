@@ -15,7 +15,6 @@ use violet_client::Format;
 
 use super::course::Course;
 use super::hand::Hand;
-use super::interrupt::Stop;
 use super::step::{self, Fault, Settings, Step};
 use crate::endure::health::Doctor;
 use crate::endure::history::{Deed, Fault as KeyFault, Ledger, Observations};
@@ -23,6 +22,7 @@ use crate::endure::sweep::{self, Swept, Task};
 use crate::endure::traffic::{Kind, Shared, Traffic};
 use crate::endure::writes::{self, Via};
 use crate::grid::course_policy;
+use crate::interrupt::Stop;
 use crate::keyset::KeySet;
 use crate::load::Plan;
 use crate::result::{Event, Loop, Phase, Second};

@@ -10,7 +10,8 @@ use rustix::process::Pid;
 use violet_client::{Client, Format, Operation, RetryPolicy};
 
 use super::cost::reported_pids;
-use super::ground::{self, Ground};
+use super::ground::Ground;
+use crate::alive;
 use crate::endure::bad_node::HalfStopped;
 use crate::endure::nodes::Nodes;
 use crate::machine::{self, ResumeWatch, Signal};
@@ -120,7 +121,7 @@ impl<'a> Hand<'a> {
             Self::Given { .. } => {
                 let since = Instant::now();
                 loop {
-                    let alive = ground::alive(&theirs, format)?;
+                    let alive = alive::alive(&theirs, format)?;
                     let Some(place) = alive.iter().position(|&alive| alive) else { return Ok(()) };
                     if DEATH_MAX < since.elapsed() {
                         let seconds = DEATH_MAX.as_secs();

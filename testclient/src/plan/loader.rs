@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::interrupt::Stop;
 use super::step::Settings;
+use crate::interrupt::Stop;
 use crate::result::{Loop, Phase};
 
 /// What the requests of a phase do.

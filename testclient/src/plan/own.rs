@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::interrupt::Stop;
 use super::loader::{Glimpse, Loader, Order, Work};
+use crate::interrupt::Stop;
 use crate::load::{self, PhasePlan, Snapshot};
 use crate::result::{Loop, Phase};
 use crate::values::{Contents, Random};

@@ -34,7 +34,7 @@ pub fn write(directory: &Path, results: &[(String, RunResult)]) -> Result<(), St
 }
 
 /// Every phase of every result with its name.
-fn each<'a>(results: &'a [(String, RunResult)]) -> impl Iterator<Item = (String, &'a Phase)> {
+fn each(results: &[(String, RunResult)]) -> impl Iterator<Item = (String, &Phase)> {
     results.iter().flat_map(|(name, result)| result.phases.iter().map(move |phase| (field(name), phase)))
 }
 
