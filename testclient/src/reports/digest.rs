@@ -91,7 +91,21 @@ fn name_apart(loads: &mut [Load]) {
         let first = all.next();
         all.any(|one| Some(one) != first)
     };
-    let timing = |phase: &Phase| words::timing(&phase.timing);
+    // Briefly if that is enough.
+    let is_brief_enough = |group: &str| {
+        let of_group = || loads.iter().filter(|load| load.group == group).map(|load| load.first().timing);
+        let mut brief: Vec<String> = of_group().map(|timing| words::brief_timing(&timing)).collect();
+        let mut whole: Vec<String> = of_group().map(|timing| words::timing(&timing)).collect();
+        [&mut brief, &mut whole].into_iter().for_each(|names| {
+            names.sort();
+            names.dedup();
+        });
+        brief.len() == whole.len()
+    };
+    let timing = |phase: &Phase| match is_brief_enough(&phase.group) {
+        true => words::brief_timing(&phase.timing),
+        false => words::timing(&phase.timing),
+    };
     let servers = |phase: &Phase| words::several(phase.servers as u64, "server", "servers");
     let format = |phase: &Phase| phase.format.clone();
     let parts: [&dyn Fn(&Phase) -> String; 3] = [&timing, &servers, &format];
@@ -291,7 +305,7 @@ pub fn verdict(result: &RunResult) -> Verdict {
     let doubtful = doubts(&loads);
     if !doubtful.is_empty() {
         tone = worse(tone, Tone::Doubtful);
-        sentences.push(format!("Read with care: {}.", doubtful.join("; ")));
+        sentences.push(capitalised(&doubtful.join("; ")) + ".");
     }
     Verdict { tone, sentences }
 }
@@ -377,8 +391,8 @@ fn speed_sentence(loads: &[Load]) -> Option<String> {
     let caveat = if caveats.is_empty() { String::new() } else { format!(" ({})", caveats.join("; ")) };
     let which = if loads.len() == 1 { String::new() } else { format!("Most in {}: ", best.name) };
     Some(format!(
-        "{which}{} good answers, half of them within {}, 99 of 100 within {}{caveat}.",
-        words::rate(best.rate(|counts| counts.good)),
+        "{which}{} good answers a second; half of all answers came within {}, 99 of 100 within {}{caveat}.",
+        words::per_second(best.rate(|counts| counts.good)),
         words::latency(latency.ms(50.0)),
         words::latency(latency.ms(99.0)),
     ))
@@ -416,7 +430,7 @@ mod tests {
         assert!(loads.iter().all(|load| load.phases.len() == 3));
         let scan = samples::scan();
         let names: Vec<String> = super::loads(&scan).into_iter().map(|load| load.name).collect();
-        assert_eq!(names[0], "search · open, 5,000 /s Poisson");
+        assert_eq!(names[0], "search · 5,000 /s");
     }
 
     #[test]

@@ -335,7 +335,7 @@ pub fn scaling() -> RunResult {
     for (step, servers) in [1, 2, 4, 8].into_iter().enumerate() {
         for repeat in 0..3 {
             let place = (step * 3 + repeat) as u64;
-            let name = format!("{servers} servers");
+            let name = if servers == 1 { "1 server".to_owned() } else { format!("{servers} servers") };
             phases.push(phase(&Recipe {
                 name: &name,
                 group: &name,

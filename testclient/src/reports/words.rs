@@ -24,13 +24,17 @@ pub fn several(number: u64, one: &str, many: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { many })
 }
 
-/// A rate in events a second.
-pub fn rate(per_second: f64) -> String {
-    match per_second {
-        rate if !rate.is_finite() => "-".to_owned(),
-        rate if rate < 10.0 => format!("{rate:.2} /s"),
-        rate if rate < 100.0 => format!("{rate:.1} /s"),
-        rate => format!("{} /s", count(rate.round() as u64)),
+/// A rate in events a second, with its unit.
+pub fn rate(rate: f64) -> String {
+    if rate.is_finite() { per_second(rate) + " /s" } else { "-".to_owned() }
+}
+
+/// A number of events a second where the sentence names the unit.
+pub fn per_second(rate: f64) -> String {
+    match rate {
+        rate if rate < 10.0 => format!("{rate:.2}"),
+        rate if rate < 100.0 => format!("{rate:.1}"),
+        rate => count(rate.round() as u64),
     }
 }
 
@@ -40,6 +44,16 @@ pub fn latency(ms: f64) -> String {
         ms if ms < 1.0 => format!("{:.0} µs", ms * 1e3),
         ms if ms < 1e3 => format!("{} ms", milliseconds(ms)),
         ms => format!("{:.2} s", ms / 1e3),
+    }
+}
+
+/// A latency at a tick of an axis, which is a round one.
+pub fn latency_tick(ms: f64) -> String {
+    match ms {
+        ms if ms < 0.999e-3 => format!("{} ns", (ms * 1e6).round()),
+        ms if ms < 0.999 => format!("{} µs", (ms * 1e3).round()),
+        ms if ms < 999.0 => format!("{} ms", ms.round()),
+        ms => format!("{} s", (ms / 1e3).round()),
     }
 }
 
@@ -94,6 +108,14 @@ pub fn timing(timing: &Loop) -> String {
     }
 }
 
+/// How requests were timed, in as few words as tell rates or numbers of clients apart.
+pub fn brief_timing(timing: &Loop) -> String {
+    match *timing {
+        Loop::Open { rate: per_second, .. } => rate(per_second),
+        Loop::Closed { clients } => several(clients as u64, "client", "clients"),
+    }
+}
+
 /// A moment as a date and time of day in UTC.
 pub fn moment(unix_seconds: u64) -> String {
     let (days, rest) = (unix_seconds / 86_400, unix_seconds % 86_400);
@@ -123,6 +145,7 @@ mod tests {
         assert_eq!(several(1, "key", "keys") + &several(2, "key", "keys"), "1 key2 keys");
         assert_eq!([3.21, 45.67, 12_345.6].map(rate), ["3.21 /s", "45.7 /s", "12,346 /s"]);
         assert_eq!([0.0471, 4.71, 47.12, 4_712.0].map(latency), ["47 µs", "4.71 ms", "47.1 ms", "4.71 s"]);
+        assert_eq!([0.01, 0.1, 1.0, 1e3, 1e4].map(latency_tick), ["10 µs", "100 µs", "1 ms", "1 s", "10 s"]);
         let shares = [0.0, 1e-6, 0.000_5, 0.012, 0.5].map(percent);
         assert_eq!(shares, ["0 %", "< 0.001 %", "0.050 %", "1.20 %", "50.0 %"]);
         assert_eq!([5.0, 59.6, 125.0, 7_320.0].map(seconds), ["5.0 s", "60 s", "2 min 5 s", "2 h 2 min"]);

@@ -13,8 +13,8 @@ use crate::result::{Latency, RunResult};
 const POINTS_PER_NINE: u32 = 16;
 /// More nines than any run has requests for.
 const NINES_MAX: f64 = 7.0;
-const WIDTH: f64 = 440.0;
-const HEIGHT: f64 = 290.0;
+const WIDTH: f64 = 380.0;
+const HEIGHT: f64 = 270.0;
 
 /// The section; empty without answers.
 pub fn section(loads: &[Load], caveats: &dyn Fn(&[&Load]) -> Vec<String>) -> String {
@@ -79,13 +79,13 @@ fn draw(name: &str, curves: &[(&str, &str, &Latency)]) -> String {
     let most = curves.iter().map(|(_, _, latency)| latency.0.len()).max().unwrap_or(1);
     // The rarest request of all is the last that can be placed.
     let nines = (most.max(10) as f64).log10().clamp(1.0, NINES_MAX);
-    let area = Area { left: 62.0, top: 26.0, right: WIDTH - 14.0, bottom: HEIGHT - 44.0 };
+    let area = Area { left: 54.0, top: 26.0, right: WIDTH - 14.0, bottom: HEIGHT - 44.0 };
     let x = Scale::linear((0.0, nines), (area.left, area.right));
     let ends = curves.iter().fold((f64::INFINITY, 0.0_f64), |(low, high), (_, _, latency)| {
         (low.min(latency.0.min() as f64 / 1e6), high.max(latency.ms(100.0)))
     });
     let mut panel = Panel::new(area, x, Scale::log(ends, (area.bottom, area.top)));
-    panel.y_axis("latency", words::latency);
+    panel.y_axis("latency", words::latency_tick);
     let named = [
         (0.0, "0"),
         (50.0, "50"),

@@ -38,7 +38,7 @@ fn draw(knee: &Knee) -> String {
     let rate =
         |rate: f64| if rate < 10_000.0 { words::count(rate as u64) } else { format!("{:.0}k", rate / 1e3) };
     goodput.y_axis("good answers /s", rate);
-    latency.y_axis("corrected latency", words::latency);
+    latency.y_axis("corrected latency", words::latency_tick);
     let ticks: Vec<(f64, String)> = x.ticks(6).into_iter().map(|tick| (tick, rate(tick))).collect();
     latency.x_axis("offered /s", &ticks);
     goodput.x_axis("", &[]);

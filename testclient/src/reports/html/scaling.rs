@@ -9,8 +9,8 @@ use crate::reports::digest::{Load, cost_us};
 use crate::reports::words;
 use crate::result::{Phase, RunResult};
 
-const WIDTH: f64 = 440.0;
-const HEIGHT: f64 = 280.0;
+const WIDTH: f64 = 380.0;
+const HEIGHT: f64 = 250.0;
 /// What may happen to servers without making their number another thing.
 const HARMLESS_EVENTS: [&str; 1] = ["start"];
 
@@ -38,7 +38,7 @@ pub fn section(result: &RunResult, loads: &[Load], caveats: &dyn Fn(&[&Load]) ->
     ] {
         let steps = steps(loads, of);
         if 2 <= steps.len() {
-            let legend = [("l1", "mean"), ("l-ref", "repeats and their spread")];
+            let legend = [("l1", "mean"), ("base", "repeats and their spread")];
             figures += &figure(title, &legend, &draw(title, unit, &steps), &caveats(&all));
         }
     }
@@ -64,7 +64,7 @@ fn steps(loads: &[Load], of: fn(&Phase) -> Option<f64>) -> Vec<Step> {
 }
 
 fn draw(title: &str, unit: &str, steps: &[Step]) -> String {
-    let area = Area { left: 62.0, top: 26.0, right: WIDTH - 20.0, bottom: HEIGHT - 44.0 };
+    let area = Area { left: 54.0, top: 26.0, right: WIDTH - 20.0, bottom: HEIGHT - 44.0 };
     let last = steps.last().map_or(1, |step| step.servers) as f64;
     let x = Scale::linear((0.0, last * 1.03), (area.left, area.right));
     let most = steps.iter().flat_map(|step| &step.figures).copied().fold(0.0, f64::max);

@@ -9,7 +9,7 @@ use crate::reports::servers::{Split, split};
 use crate::reports::words;
 
 const SERVERS_DRAWN_MAX: usize = 24;
-const WIDTH: f64 = 440.0;
+const WIDTH: f64 = 380.0;
 const ROW_HEIGHT: f64 = 22.0;
 
 /// The section; empty when no load asked several servers.
@@ -52,7 +52,8 @@ fn draw(name: &str, mut splits: Vec<Split>) -> String {
     });
     let x = Scale::log(ends, (area.left, area.right));
     let mut panel = Panel::new(area, x, Scale::linear((0.0, splits.len() as f64), (area.top, area.bottom)));
-    let ticks: Vec<(f64, String)> = x.ticks(4).into_iter().map(|tick| (tick, words::latency(tick))).collect();
+    let ticks: Vec<(f64, String)> =
+        x.ticks(4).into_iter().map(|tick| (tick, words::latency_tick(tick))).collect();
     panel.x_axis("corrected latency", &ticks);
     for (index, split) in splits.iter().enumerate() {
         let row = index as f64 + 0.5;

@@ -66,10 +66,11 @@ impl Scale {
         if self.is_log {
             let decades = (self.to / self.from).log10().round() as i32;
             let step = 1.max(decades / i32::try_from(about).unwrap_or(1).max(1));
-            return (0..=decades)
-                .step_by(step as usize)
-                .map(|decade| self.from * 10f64.powi(decade))
-                .collect();
+            // A single decade would have but its ends.
+            let between: &[f64] = if decades <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
+            let of_decade = |decade| between.iter().map(move |times| times * self.from * 10f64.powi(decade));
+            let ticks = (0..=decades).step_by(step as usize).flat_map(of_decade);
+            return ticks.filter(|tick| *tick <= self.to * 1.000_001).collect();
         }
         let step = round_step((self.to - self.from) / about.max(1) as f64);
         let first = (self.from / step).ceil() as i64;
@@ -109,7 +110,7 @@ impl Panel {
 
     /// Horizontal lines with labels, and the axis' name above them.
     pub fn y_axis(&mut self, name: &str, label: impl Fn(f64) -> String) {
-        let about = ((self.area.bottom - self.area.top) / 38.0) as usize;
+        let about = ((self.area.bottom - self.area.top) / 30.0) as usize;
         for tick in self.y.ticks(about) {
             let place = self.y.at(tick);
             self.line("grid", (self.area.left, place), (self.area.right, place));
@@ -215,8 +216,8 @@ mod tests {
         assert_eq!(linear.ticks(5), [0.0, 10_000.0, 20_000.0, 30_000.0, 40_000.0]);
         assert_eq!((linear.at(0.0), linear.at(47_000.0), linear.at(1e9)), (100.0, 0.0, 0.0));
         let log = Scale::log((0.3, 40.0), (0.0, 90.0));
-        let ticks = log.ticks(5);
-        assert_eq!(ticks.len(), 4);
+        assert_eq!(log.ticks(5).len(), 4);
+        assert_eq!(Scale::log((1.0, 9.0), (0.0, 1.0)).ticks(5), [1.0, 2.0, 5.0, 10.0]);
         assert!((log.at(1.0) - 30.0).abs() < 1e-9 && (log.at(100.0) - 90.0).abs() < 1e-9);
         assert_eq!(log.at(0.0), 0.0);
         // Nothing to draw is drawn all the same.

@@ -62,7 +62,7 @@ fn a_caveat_stands_with_every_figure_that_it_is_about() {
         page.split("<figure>").skip(1).map(|rest| rest.split("</figure>").next().unwrap()).collect();
     assert!(figures.iter().all(|figure| figure.contains("Incomplete: it was interrupted")));
     let of_last: Vec<&&str> =
-        figures.iter().filter(|figure| figure.contains("90,000 /s Poisson</h3>")).collect();
+        figures.iter().filter(|figure| figure.contains("search · 90,000 /s</h3>")).collect();
     assert_eq!(of_last.len(), 2);
     assert!(
         of_last

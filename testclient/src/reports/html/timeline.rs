@@ -114,12 +114,12 @@ fn draw(result: &RunResult, layout: &Layout) -> String {
     phase_names(&mut rates, result);
     rates.y_axis("requests /s", short_rate);
     rates.x_axis("", &[]);
-    latencies.y_axis("latency from the intended time", words::latency);
-    let about = ((right - left) / 90.0) as usize;
+    latencies.y_axis("latency from the intended time", words::latency_tick);
+    let about = ((right - left) / 64.0) as usize;
     let step = round_step((x_span(result)) / about as f64);
     let ticks: Vec<(f64, String)> =
         x.ticks(about).into_iter().map(|tick| (tick, tick_seconds(tick, step))).collect();
-    latencies.x_axis("seconds of the run", &ticks);
+    latencies.x_axis("", &ticks);
     for points in &phases {
         let of = |figure: fn(&Point) -> f64| {
             points.iter().map(|point| (point.at, figure(point))).collect::<Vec<_>>()
@@ -137,9 +137,10 @@ fn draw(result: &RunResult, layout: &Layout) -> String {
     }
     rates.base();
     latencies.base();
-    let bottom = second.bottom + 40.0;
-    let marks = marks(&mut latencies, result, first.top, bottom + 14.0);
-    let height = if marks { bottom + 28.0 } else { bottom };
+    // Marks lie between the numbers of the axis and its name.
+    let has_marks = marks(&mut latencies, result, second.bottom + 32.0);
+    let height = second.bottom + if has_marks { 62.0 } else { 40.0 };
+    latencies.text("axis middle", ((left + right) / 2.0, height - 6.0), "seconds of the run");
     let body =
         format!(r#"<g data-part="rate">{}</g><g data-part="percentiles">{}</g>"#, rates.body, latencies.body);
     let readings: Vec<Reading> = points.iter().map(|point| reading(point, &x)).collect();
@@ -248,14 +249,14 @@ fn bands(panel: &mut Panel, result: &RunResult) {
 }
 
 /// Numbers under the plot, which the list of events explains; whether there are any.
-fn marks(panel: &mut Panel, result: &RunResult, top: f64, at: f64) -> bool {
+fn marks(panel: &mut Panel, result: &RunResult, at: f64) -> bool {
     let mut free_from = f64::NEG_INFINITY;
     for (index, event) in result.events.iter().enumerate() {
         let ends = [event.at_seconds, event.at_seconds + event.for_seconds].map(|at| panel.x.at(at));
         if 0.0 < event.for_seconds {
             panel.rectangle("band", Area { left: ends[0], right: ends[1], top: at - 5.0, bottom: at + 5.0 });
         }
-        panel.line("band-edge", (ends[0], top.max(panel.area.bottom)), (ends[0], at));
+        panel.line("band-edge", (ends[0], panel.area.bottom + 19.0), (ends[0], at));
         // Two events in one moment stand side by side.
         let place = ends[0].max(free_from);
         free_from = place + 2.0 * MARK_RADIUS + 1.0;
