@@ -7,6 +7,8 @@ TEST_PORT ?= 24410
 ENDURE_PORT ?= 25410
 SCENARIO ?= restart-empty
 FLAME_PORT ?= 26410
+PLAN_PORT ?= 27410
+PLAN    ?= smoke
 FLAME_SECONDS ?= 3
 DIR     ?= .violet
 SEEDS   ?= 2000
@@ -26,7 +28,7 @@ FLAME_HOW = --violet $(VIOLET) --seconds $(FLAME_SECONDS) $(FLAME_RUN)
 CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
 
 .DEFAULT_GOAL := help
-.PHONY: run test cluster check grid faults capacity overload bench bench-quick generator endure endure-all endure-list sim swarm instructions \
+.PHONY: run test cluster check grid faults capacity overload bench bench-quick plan generator endure endure-all endure-list sim swarm instructions \
   lookups flamegraph flamegraph-all flamegraph-diff flamegraph-index flamegraph-list flamegraph-check build fmt lint help clean
 
 run: build ## Build, start NODES nodes, run conformance check and the S/R grid (SECONDS a cell), report, stop
@@ -40,6 +42,7 @@ test: lint ## Everything that CI runs: format, lints, unit tests, simulation, re
 	  $(TARGET)/debug/violet-testclient check --suspend --destructive --kill-mode kill9 --capacity-mib 600
 	$(TARGET)/debug/violet-testclient endure mass-restart --violet $(TARGET)/debug/violet --port $(ENDURE_PORT) \
 	  --dir $(DIR)/test/endure --nodes 5 --rounds 4
+	$(TARGET)/debug/violet-testclient run smoke --violet $(TARGET)/debug/violet --port $(PLAN_PORT) --dir $(DIR)/test/plan
 	$(MAKE) --no-print-directory instructions
 	$(TARGET)/debug/violet-testclient flame check --violet $(TARGET)/debug/violet --seconds 4 $(FLAME_RUN)
 	$(TARGET)/debug/violet-testclient flame check --violet $(TARGET)/debug/violet --seconds 4 $(FLAME_RUN) --planted
@@ -79,6 +82,9 @@ bench: build ## Ratios against an echo server, memcached and Redis: 20 minutes o
 
 bench-quick: build ## The same in 3 minutes, too short to decide anything close
 	$(BENCH) --quick
+
+plan: build ## A plan with nodes of its own, PLAN=name or file; result and page in DIR/plan.{json,html}; PLAN_OPTIONS=--list: what there is
+	$(TEST) run $(PLAN) --violet $(VIOLET) --port $(PLAN_PORT) --dir $(DIR)/plan --json $(DIR)/plan.json --html $(DIR)/plan.html $(PLAN_OPTIONS)
 
 generator: build ## The load engine's rate on one processor, beside the bare generator of the benchmark; needs a quiet machine
 	$(TEST) generator

@@ -136,11 +136,6 @@ pub fn run(arguments: &LoadArguments) -> Result<bool, String> {
         plan.check()?;
     }
     let contents = contents(arguments, format, seed)?;
-    let alive = alive::alive(&servers, format)?;
-    let silence = alive::silence_text(&servers, &alive, format);
-    if !alive.contains(&true) {
-        return Err(format!("{}; start them, or correct the list", silence.unwrap_or_default()));
-    }
     let target = Target { servers: servers.clone(), format };
     let mut run = Run {
         keys: Keys::new(target, arguments.keys, contents, seed, arguments.threads)?,
@@ -150,6 +145,11 @@ pub fn run(arguments: &LoadArguments) -> Result<bool, String> {
         interrupted: Stop::on_signals().map_err(|error| format!("cannot catch signals: {error}"))?,
         is_right: true,
     };
+    let alive = alive::alive(&servers, format)?;
+    let silence = alive::silence_text(&servers, &alive, format);
+    if !alive.contains(&true) {
+        return Err(format!("{}; start them, or correct the list", silence.unwrap_or_default()));
+    }
     let preamble = Preamble::new(seed, &servers);
     run.progress.line(&format!("load, {}: {}", format_name(format), preamble.summary()));
     if let Some(silence) = silence {

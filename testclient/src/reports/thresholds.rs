@@ -148,7 +148,8 @@ impl Threshold {
         let holds = self.relation.holds(figure, self.limit);
         let caveats = load.caveats();
         let caveat = if caveats.is_empty() { String::new() } else { format!("; {}", caveats.join("; ")) };
-        let is_count = self.figure.dimension() == Dimension::Count;
+        // How many requests ended how is true of those that were sent, whenever they were.
+        let is_count = self.figure.dimension() == Dimension::Count || self.figure == Figure::Failures;
         let is_limited = load.phases.iter().any(|phase| phase.generator.limited.is_some());
         let is_reached = load.phases.iter().all(|phase| digest::is_rate_reached(phase));
         let passed = match (holds, is_limited && !is_count, is_reached || is_count) {
@@ -457,6 +458,7 @@ mod tests {
         assert_eq!(check("p99 < 1 us in 60000/s", &scan).passed, Some(false));
         assert_eq!(check("goodput < 1 /s in 90000/s", &scan).passed, None, "the generator was the limit");
         assert_eq!(check("wrong = 0", &scan).passed, Some(true));
+        assert!(check("failures < 100 % in 90000/s", &scan).passed.is_some());
         scan.incomplete = Some("it was interrupted".to_owned());
         assert_eq!(check("wrong = 0", &scan).passed, None);
         assert_eq!(check("wrong > 0", &scan).passed, Some(false));

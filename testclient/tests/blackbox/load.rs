@@ -283,6 +283,10 @@ fn what_cannot_be_loaded_is_one_line() {
         ("--value-bytes file:/nowhere/sizes", "/nowhere/sizes"),
         ("--value-bytes 10001", "up to 10000 bytes"),
         ("--value-text /nowhere/text", "/nowhere/text"),
+        (
+            "",
+            "the only server does not answer in the Protobuf format: 127.0.0.1:9; start them, or correct the list",
+        ),
     ] {
         let output = testclient(&format!("load --servers 127.0.0.1:9 {arguments}"));
         let stderr = String::from_utf8_lossy(&output.stderr);
