@@ -122,7 +122,9 @@ fn drill(
     order.servers = script.survivors.iter().map(|&server| script.servers[server]).collect();
     let (events, phase) = thread::scope(|scope| {
         let fault = scope.spawn(|| script.play(hand));
+        course.forgives = !script.kind.strict;
         let phase = course.load(&order);
+        course.forgives = false;
         let events = fault.join().unwrap_or_else(|_| Err("the thread of the fault panicked".to_owned()));
         (events, phase)
     });
