@@ -464,7 +464,6 @@ impl Coordinator {
         }
     }
 
-    /// A replica that was not given up has answered.
     /// A member has answered; the word of it was held back for that long.
     fn note_answer(&self, turn: &Turn<'_>, from: u16, op: &ReadOp, held: Duration) {
         let member = turn.view.member(from);

@@ -215,7 +215,6 @@ impl CellResult {
     }
 
     /// The cell as a phase of a run that began `at_seconds` before it.
-    #[allow(dead_code, reason = "for plans")]
     pub fn phase(&self, at_seconds: f64, servers: &[SocketAddr]) -> Phase {
         let (name, timing) = (self.cell.name(), Loop::Closed { clients: self.cell.clients });
         self.ran.phase(&name, &name, timing, at_seconds, servers, self.format)

@@ -11,7 +11,6 @@ mod digest;
 mod hdr_log;
 mod html;
 mod knee;
-#[allow(dead_code, reason = "the load command is being built; it shows its progress with this")]
 pub mod live;
 mod markdown;
 #[cfg(test)]
@@ -126,7 +125,6 @@ pub fn write(outputs: &Outputs, results: &[(String, RunResult)]) -> Result<(), S
 }
 
 /// What a person reads of one result at the end of a run.
-#[allow(dead_code, reason = "the load command is being built; it ends with this")]
 pub fn summary(name: &str, result: &RunResult) -> String {
     text::page(name, result)
 }

@@ -127,12 +127,6 @@ impl Keys {
         self.shards.iter().map(of_shard).sum()
     }
 
-    /// The servers were emptied: nothing is stored any more, and that is right.
-    #[allow(dead_code, reason = "for plans")]
-    pub fn forget(&mut self) {
-        self.shards.iter_mut().for_each(|shard| shard.ledger.forget());
-    }
-
     /// All faults since the last call; each phase notes its own.
     pub fn take_faults(&mut self) -> Faults {
         let mut faults = Faults::default();

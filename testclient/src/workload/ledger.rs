@@ -181,17 +181,6 @@ impl Ledger {
         self.states.len()
     }
 
-    /// Like an acknowledged removal of every key, while nothing is under way.
-    #[allow(dead_code, reason = "for plans")]
-    pub fn forget(&mut self) {
-        for state in &mut self.states {
-            state.newest += 1 - state.newest % 2;
-            *state = State { newest: state.newest, floor: state.newest, oldest: NONE, youngest: NONE };
-        }
-        self.unknown.clear();
-        self.unknown_count = 0;
-    }
-
     fn place(&mut self, place: usize) -> &mut UnderWay {
         if self.under_way.len() <= place {
             let nothing = UnderWay { index: 0, version: 0, floor: 0, before: 0, older: NONE, younger: NONE };
@@ -451,15 +440,6 @@ mod tests {
         ledger.end_write(0, false);
         assert_eq!(read(&mut ledger, Found::Absent), None);
         assert!(!ledger.is_surely_there(KEY));
-    }
-
-    #[test]
-    fn after_a_wipe_nothing_may_be_there() {
-        let mut ledger = stored();
-        ledger.forget();
-        assert_eq!(read(&mut ledger, Found::Absent), None);
-        assert_eq!(read(&mut ledger, Found::Version(2)), Some(Fault::Revived));
-        assert_eq!(ledger.begin_put(0, KEY), 4);
     }
 
     #[test]
