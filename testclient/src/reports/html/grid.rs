@@ -15,7 +15,7 @@ pub fn section(loads: &[Load], caveats: &dyn Fn(&[&Load]) -> Vec<String>) -> Str
         return String::new();
     }
     let of_cells: Vec<&Load> = cells.iter().map(|(load, _)| *load).collect();
-    let legend = [("l1-broad", "this run"), ("l-ref", "original of 2015, on its own machines")];
+    let legend = [("bar1", "this run"), ("bar2", "original of 2015, on its own machines")];
     let figure = figure("Requests answered a second", &legend, &draw(&cells), &caveats(&of_cells));
     let table = table(&text::grid_table(&cells), "cards");
     format!("<section><h2>The grid beside the original of 2015</h2>{figure}{table}</section>")

@@ -79,7 +79,7 @@ fn mark(goodput: &mut Panel, latency: &mut Panel, knee: &Knee) {
     };
     if let Some((index, _)) = &knee.overwhelmed {
         let point = &knee.points[*index];
-        at(point, "over-line", "over", 24.0, &format!("✕ overwhelmed at {}", words::rate(point.offered)));
+        at(point, "over-line", "over", 29.0, &format!("✕ overwhelmed at {}", words::rate(point.offered)));
     }
     at(peak, "peak-line", "peak", 10.0, &format!("▲ peak {}", words::rate(peak.good)));
 }

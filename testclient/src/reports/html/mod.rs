@@ -159,15 +159,28 @@ fn table(table: &Table, class: &str) -> String {
         html += "<tr>";
         for (column, cell) in row.iter().enumerate() {
             let label = escape(&headings[column]);
+            let tone = match headings[column].as_str() {
+                "verdict" => tone_of(cell),
+                _ => side(column),
+            };
             let cell = escape(cell);
             let _ = match column {
                 0 => write!(html, r#"<th scope="row" data-label="{label}">{cell}</th>"#),
-                _ => write!(html, r#"<td data-label="{label}"{}>{cell}</td>"#, side(column)),
+                _ => write!(html, r#"<td data-label="{label}"{tone}>{cell}</td>"#),
             };
         }
         html += "</tr>";
     }
     html + "</tbody></table></div>"
+}
+
+/// How the verdict of a comparison looks.
+fn tone_of(verdict: &str) -> &'static str {
+    match verdict {
+        "better" => r#" class="note good""#,
+        worse if worse.starts_with("worse") => r#" class="note bad""#,
+        _ => r#" class="note""#,
+    }
 }
 
 /// What must be known to read a figure of these loads: each caveat with the loads that it is about.
@@ -196,9 +209,13 @@ fn figure(title: &str, legend: &[(&str, &str)], drawing: &str, caveats: &[String
         html += r#"<p class="legend">"#;
         for (class, name) in legend {
             let name = escape(name);
+            let sample = match class.starts_with("bar") {
+                true => format!(r#"<rect class="{class}" x="2" y="1" width="24" height="10"/>"#),
+                false => format!(r#"<path class="{class}" d="M2 6L26 6"/>"#),
+            };
             let _ = write!(
                 html,
-                r#"<span data-toggles="{name}"><svg class="sample" viewBox="0 0 28 12" aria-hidden="true"><path class="{class}" d="M2 6L26 6"/></svg>{name}</span>"#
+                r#"<span data-toggles="{name}"><svg class="sample" viewBox="0 0 28 12" aria-hidden="true">{sample}</svg>{name}</span>"#
             );
         }
         html += "</p>";
