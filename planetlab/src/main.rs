@@ -1,0 +1,41 @@
+//! `violet-testbed`: wide-area runs of violet, on an emulated world within one Linux machine or on real hosts.
+//!
+//! Each sub-command is a module with a `command()` that describes it and a `run()` that does it; this file only
+//! joins them and turns results into an exit status: 0 good, 1 something that was measured or some host failed,
+//! 2 bad input, told in one line on stderr. It knows violet's programs only as processes.
+
+mod emulate;
+
+use std::process::ExitCode;
+
+/// What ends a sub-command that cannot do what it was asked to: one line that names the place and what would be right.
+pub type Failure = Box<dyn std::error::Error>;
+
+type Run = fn(&clap::ArgMatches) -> Result<ExitCode, Failure>;
+
+/// The sub-commands, one line each.
+fn commands() -> Vec<(clap::Command, Run)> {
+    vec![
+        (emulate::command(), emulate::run), //
+    ]
+}
+
+fn main() -> ExitCode {
+    let (described, runs): (Vec<_>, Vec<_>) = commands()
+        .into_iter()
+        .map(|(command, run)| (command.clone(), (command.get_name().to_owned(), run)))
+        .unzip();
+    let whole = clap::Command::new("violet-testbed")
+        .about("Wide-area runs of violet: emulated on one machine, or on hosts reached by ssh")
+        .version(env!("CARGO_PKG_VERSION"))
+        .subcommand_required(true)
+        .arg_required_else_help(true)
+        .subcommands(described);
+    let matches = whole.get_matches();
+    let (name, matches) = matches.subcommand().expect("clap demands a sub-command");
+    let (_, run) = runs.into_iter().find(|(known, _)| known == name).expect("clap knows the same names");
+    run(matches).unwrap_or_else(|failure| {
+        eprintln!("violet-testbed {name}: {failure}");
+        ExitCode::from(2)
+    })
+}
