@@ -5,6 +5,8 @@
 //! 2 bad input, told in one line on stderr. It knows violet's programs only as processes.
 
 mod emulate;
+mod inventory;
+mod remote;
 
 use std::process::ExitCode;
 
@@ -17,6 +19,7 @@ type Run = fn(&clap::ArgMatches) -> Result<ExitCode, Failure>;
 fn commands() -> Vec<(clap::Command, Run)> {
     vec![
         (emulate::command(), emulate::run), //
+        (inventory::command(), inventory::run),
     ]
 }
 
