@@ -7,6 +7,8 @@
 mod emulate;
 mod inventory;
 mod remote;
+mod probe;
+mod when;
 
 use std::process::ExitCode;
 
@@ -21,6 +23,7 @@ fn commands() -> Vec<(clap::Command, Run)> {
         (emulate::command(), emulate::run), //
         (inventory::command(), inventory::run),
     ]
+    vec![(emulate::command(), emulate::run), (probe::agent_command::command(), probe::agent_command::run)]
 }
 
 fn main() -> ExitCode {
