@@ -8,6 +8,7 @@ mod emulate;
 mod inventory;
 mod remote;
 mod probe;
+mod select;
 mod when;
 
 use std::process::ExitCode;

@@ -6,6 +6,7 @@
 
 pub mod agent;
 pub mod agent_command;
+pub mod command;
 mod clocks;
 pub mod facts;
 pub mod mesh;
@@ -14,4 +15,5 @@ pub mod record;
 #[cfg(test)]
 pub mod samples;
 pub mod store;
+pub mod table;
 mod tally;

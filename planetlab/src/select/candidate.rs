@@ -154,6 +154,7 @@ mod tests {
         let field = Field::new(&[old.clone(), new.clone()]);
         assert!((field.pair(0, 1).unwrap().p50_ms - 40.0).abs() < 1e-9, "{field:?}");
         old.hosts[1].report = None;
+        old.hosts[0].report.as_mut().unwrap().links.clear();
         let field = Field::new(&[old, new]);
         assert_eq!(field.pair(0, 1).unwrap().p50_ms, 10.0);
         assert_eq!(field.hosts[1].absent, (1.0, 1));

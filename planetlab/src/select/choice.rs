@@ -4,8 +4,8 @@ use super::candidate::Field;
 use super::filter::{Limits, filter};
 use super::search::{Score, Wish, may_join, search};
 
-/// Up to this round trip between the worst pair the nodes' `lan` preset fits: it takes a member for dead when a ping is
-/// unanswered for a few hundred milliseconds, and that must be several round trips, or loss and jitter look like death.
+/// Up to this round trip between the worst pair the nodes' `lan` preset fits: it waits 150 ms for the answer to a ping,
+/// and that must be several round trips, or jitter looks like a member that is silent.
 pub const LAN_MS_MAX: f64 = 30.0;
 /// A clock that is further off than this is told: versions order by time when writers tie.
 const CLOCK_MS_MAX: f64 = 500.0;
