@@ -23,6 +23,10 @@ fn commands() -> Vec<(clap::Command, Run)> {
     vec![
         (emulate::command(), emulate::run), //
         (inventory::command(), inventory::run),
+        (probe::agent_command::command(), probe::agent_command::run),
+        (probe::command::command(), probe::command::run),
+        (select::rank_command(), select::run_rank),
+        (select::command(), select::run),
     ]
     vec![(emulate::command(), emulate::run), (probe::agent_command::command(), probe::agent_command::run)]
 }

@@ -72,11 +72,15 @@ pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let pace = pace(matches)?;
     let (hosts, targets, unknown) = targets(&inventory, matches.get_one::<u16>("port").copied());
     if HOSTS_MAX < hosts.len() {
-        return Err(format!("{} hosts, a probe takes at most {HOSTS_MAX}: choose some with --only", hosts.len()).into());
+        return Err(format!(
+            "{} hosts, a probe takes at most {HOSTS_MAX}: choose some with --only",
+            hosts.len()
+        )
+        .into());
     }
     unknown.iter().for_each(|failure| eprintln!("{failure}"));
     let plans = mesh::plans(&targets, pace, draw()?);
-    for plan in plans.first() {
+    if let Some(plan) = plans.first() {
         agent::check(plan).map_err(|error| error.to_string())?;
     }
     let started = when::now_unix_seconds();
@@ -146,15 +150,20 @@ fn draw() -> Result<u64, Failure> {
 }
 
 /// Runs the agents. All at once whatever `--at-once` says: an agent that starts after the others have gone sees nobody.
-fn ask_all(hosts: &[&Host], plans: &[AgentPlan], program: &str) -> Result<Vec<Result<AgentReport, String>>, Failure> {
+fn ask_all(
+    hosts: &[&Host],
+    plans: &[AgentPlan],
+    program: &str,
+) -> Result<Vec<Result<AgentReport, String>>, Failure> {
     let fleet = Fleet::new()?;
     let reports = fleet.on_all(hosts, hosts.len(), |host| {
         let at = hosts.iter().position(|other| other.name == host.name).expect("the host is one of them");
         let script = format!("cd {} && exec {} probe-agent", quoted(&host.dir), quoted(&below(program)));
         let plan = serde_json::to_vec(&plans[at]).expect("a plan has only numbers, addresses and lists");
         let output = fleet.run(host, &script, &plan, agent::time_limit(&plans[at]) + START_MAX)?;
-        serde_json::from_slice::<AgentReport>(&output.stdout)
-            .map_err(|error| HostError::Here(format!("its agent printed no report ({error}); is it of another version?")))
+        serde_json::from_slice::<AgentReport>(&output.stdout).map_err(|error| {
+            HostError::Here(format!("its agent printed no report ({error}); is it of another version?"))
+        })
     });
     let sentences = reports.into_iter().map(|(_, report)| {
         report.map_err(|error| match error {

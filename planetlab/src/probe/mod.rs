@@ -6,8 +6,8 @@
 
 pub mod agent;
 pub mod agent_command;
-pub mod command;
 mod clocks;
+pub mod command;
 pub mod facts;
 pub mod mesh;
 mod packet;

@@ -35,7 +35,8 @@ fn line(probe: &Probe, at: usize) -> String {
     let trips: Vec<_> = others.iter().filter_map(|other| probe.round_trip(at, *other)).collect();
     let losses: Vec<_> = others.iter().filter_map(|other| probe.loss(at, *other)).collect();
     let ms = |value: Option<f64>| value.map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
-    let percent = |value: Option<f64>| value.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
+    let percent =
+        |value: Option<f64>| value.map_or("-".to_owned(), |share| format!("{:.1} %", 100.0 * share));
     let clock = &probe.hosts[at].clock_ahead_ms;
     let Facts { cores, load, memory_free_bytes, disk_free_bytes, .. } = &report.facts;
     format!(
@@ -71,7 +72,8 @@ fn bytes(number: Option<u64>) -> String {
 fn worst_pairs(probe: &Probe) -> String {
     let count = probe.hosts.len();
     let pairs = (0..count).flat_map(|one| (one + 1..count).map(move |other| (one, other)));
-    let mut pairs: Vec<_> = pairs.filter_map(|(one, other)| Some((probe.round_trip(one, other)?, one, other))).collect();
+    let mut pairs: Vec<_> =
+        pairs.filter_map(|(one, other)| Some((probe.round_trip(one, other)?, one, other))).collect();
     pairs.sort_by(|(a, ..), (b, ..)| b.p95_ms.total_cmp(&a.p95_ms));
     if pairs.is_empty() {
         return String::new();
@@ -110,7 +112,9 @@ mod tests {
         let text = text(&probe);
         assert!(text.starts_with("Probe of 1970-01-12 13:46 UTC, 10 s a pair\n"), "{text}");
         assert!(text.contains("h1    no report\n      - timed out: not done after 40.0 s\n"), "{text}");
-        assert!(text.contains("  h0 - h2: 30.0 ms (median 30.0, jitter 0.1); lost of 64 B / 10 KB there 0.0 / 0.0 %"));
+        assert!(text.contains(
+            "  h0 - h2: 30.0 ms (median 30.0, jitter 0.1); lost of 64 B / 10 KB there 0.0 / 0.0 %"
+        ));
         assert_eq!(median([3.0, 1.0, 2.0].into_iter()), Some(2.0));
     }
 }

@@ -92,11 +92,18 @@ fn why_taken(field: &Field, taken: &[usize], at: usize) -> String {
         None => "the only one".to_owned(),
         Some((other, pair)) => {
             let loss = 100.0 * pair.loss_large;
-            format!("at worst {:.1} ms p95, {loss:.1} % loss of 10 KB, with {}", pair.p95_ms, field.hosts[other].name)
+            format!(
+                "at worst {:.1} ms p95, {loss:.1} % loss of 10 KB, with {}",
+                pair.p95_ms, field.hosts[other].name
+            )
         }
     };
     if let Some(ahead) = field.hosts[at].clock_ahead_ms.filter(|ahead| CLOCK_MS_MAX < ahead.abs()) {
-        text += &format!("; its clock is {:.1} s {}", ahead.abs() / 1e3, if 0.0 < ahead { "ahead" } else { "behind" });
+        text += &format!(
+            "; its clock is {:.1} s {}",
+            ahead.abs() / 1e3,
+            if 0.0 < ahead { "ahead" } else { "behind" }
+        );
     }
     text
 }
@@ -122,10 +129,16 @@ fn why_left(field: &Field, wish: &Wish, taken: &[usize], score: Score, at: usize
     match () {
         () if other.pair_ms.is_infinite() => "no UDP both ways with all that were taken".to_owned(),
         () if score.pair_ms + 0.05 < other.pair_ms => {
-            format!("instead of {name} the worst pair would cost {:.1} ms, not {:.1}", other.pair_ms, score.pair_ms)
+            format!(
+                "instead of {name} the worst pair would cost {:.1} ms, not {:.1}",
+                other.pair_ms, score.pair_ms
+            )
         }
         () if score.node_ms + 0.05 < other.node_ms => {
-            format!("instead of {name} the worst node would cost {:.1} ms, not {:.1}", other.node_ms, score.node_ms)
+            format!(
+                "instead of {name} the worst node would cost {:.1} ms, not {:.1}",
+                other.node_ms, score.node_ms
+            )
         }
         () => format!("as good as {name}, which was taken"),
     }
@@ -139,7 +152,17 @@ mod tests {
     /// Five hosts 10 ms apart, and one that is 80 ms from everybody.
     fn planted() -> Field {
         let row = |me: usize| -> Vec<f64> {
-            (0..6).map(|other| if me == other { 0.0 } else if me == 4 || other == 4 { 80.0 } else { 10.0 }).collect()
+            (0..6)
+                .map(|other| {
+                    if me == other {
+                        0.0
+                    } else if me == 4 || other == 4 {
+                        80.0
+                    } else {
+                        10.0
+                    }
+                })
+                .collect()
         };
         let rows: Vec<Vec<f64>> = (0..6).map(row).collect();
         let rows: Vec<&[f64]> = rows.iter().map(Vec::as_slice).collect();

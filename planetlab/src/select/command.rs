@@ -76,7 +76,11 @@ fn limit_args() -> Vec<Arg> {
         number("memory-min", limits.memory_free_mib_min.to_string(), "Least free memory, in MiB."),
         number("disk-min", limits.disk_free_mib_min.to_string(), "Least free disk, in MiB."),
         number("loss-max", (100.0 * limits.loss_max).to_string(), "Most lost round trips, in per cent."),
-        number("absent-max", (100.0 * limits.absent_max).to_string(), "Most earlier probes without it, in per cent."),
+        number(
+            "absent-max",
+            (100.0 * limits.absent_max).to_string(),
+            "Most earlier probes without it, in per cent.",
+        ),
     ]
 }
 
@@ -141,7 +145,8 @@ fn probes(matches: &ArgMatches) -> Result<(Vec<Probe>, Inventory), Failure> {
     let Some(latest) = probes.last() else {
         return Err(format!("{} has no probe: 'violet-testbed probe' makes one", directory.display()).into());
     };
-    let unprobed = inventory.hosts.iter().filter(|host| latest.hosts.iter().all(|known| known.name != host.name));
+    let unprobed =
+        inventory.hosts.iter().filter(|host| latest.hosts.iter().all(|known| known.name != host.name));
     unprobed.for_each(|host| eprintln!("{}: not in the latest probe", host.name));
     let mut probes = probes;
     if let Some(latest) = probes.last_mut() {
@@ -158,13 +163,19 @@ fn wish(matches: &ArgMatches, field: &Field) -> Result<Wish, Failure> {
     let count = usize::from(*matches.get_one::<u16>("count").expect("it is required"));
     let mut mix = BTreeMap::new();
     for text in matches.get_many::<String>("mix").into_iter().flatten() {
-        let parsed = text.split_once('=').and_then(|(region, hosts)| Some((region, hosts.parse::<usize>().ok()?)));
-        let (region, hosts) = parsed.ok_or_else(|| format!("--mix {text}: region=hosts, such as eu=5, would be right"))?;
+        let parsed =
+            text.split_once('=').and_then(|(region, hosts)| Some((region, hosts.parse::<usize>().ok()?)));
+        let (region, hosts) =
+            parsed.ok_or_else(|| format!("--mix {text}: region=hosts, such as eu=5, would be right"))?;
         if field.hosts.iter().all(|host| host.region != region) {
             let mut known: Vec<&str> = field.hosts.iter().map(|host| host.region.as_str()).collect();
             known.sort_unstable();
             known.dedup();
-            return Err(format!("--mix {text}: no host is of region {region}; regions: {}", known.join(", ")).into());
+            return Err(format!(
+                "--mix {text}: no host is of region {region}; regions: {}",
+                known.join(", ")
+            )
+            .into());
         }
         mix.insert(region.to_owned(), hosts);
     }
@@ -183,7 +194,9 @@ fn head(probes: &[Probe]) -> String {
 /// Hosts in the order of their mean cost to the others that can be taken.
 fn ranking(field: &Field, faults: &[Option<String>]) -> String {
     let able: Vec<usize> = (0..faults.len()).filter(|at| faults[*at].is_none()).collect();
-    let cost = |at: usize| table::median(able.iter().filter(|other| **other != at).map(|other| field.cost_ms(at, *other)));
+    let cost = |at: usize| {
+        table::median(able.iter().filter(|other| **other != at).map(|other| field.cost_ms(at, *other)))
+    };
     let mut order = able.clone();
     order.sort_by(|a, b| cost(*a).unwrap_or(0.0).total_cmp(&cost(*b).unwrap_or(0.0)));
     let mut text = String::new();
@@ -210,7 +223,10 @@ fn ranking(field: &Field, faults: &[Option<String>]) -> String {
 }
 
 fn reasons_text(field: &Field, reasons: &[String], word: impl Fn(usize) -> &'static str) -> String {
-    let lines = reasons.iter().enumerate().map(|(at, reason)| format!("{} {}: {reason}\n", word(at), field.hosts[at].name));
+    let lines = reasons
+        .iter()
+        .enumerate()
+        .map(|(at, reason)| format!("{} {}: {reason}\n", word(at), field.hosts[at].name));
     let mut lines: Vec<String> = lines.collect();
     // "taken" first; names stay in the order of the inventory.
     lines.sort_by_key(|line| line.starts_with("left"));
@@ -234,10 +250,16 @@ fn choice_text(field: &Field, choice: &Choice) -> String {
     text
 }
 
-fn write_inventory(mut inventory: Inventory, field: &Field, choice: &Choice, file: &PathBuf) -> Result<(), Failure> {
+fn write_inventory(
+    mut inventory: Inventory,
+    field: &Field,
+    choice: &Choice,
+    file: &PathBuf,
+) -> Result<(), Failure> {
     inventory.hosts.retain(|host| choice.taken.iter().any(|at| field.hosts[*at].name == host.name));
     inventory.gossip = Some(choice.gossip.to_owned());
-    fs::write(file, inventory.to_toml()).map_err(|error| format!("cannot write {}: {error}", file.display()))?;
+    fs::write(file, inventory.to_toml())
+        .map_err(|error| format!("cannot write {}: {error}", file.display()))?;
     println!("Written to {}", file.display());
     Ok(())
 }

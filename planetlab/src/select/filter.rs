@@ -38,11 +38,14 @@ pub fn filter(field: &Field, limits: &Limits) -> Vec<Option<String>> {
     let mut faults: Vec<Option<String>> = single.collect();
     leave_out_unreachable(field, &mut faults);
     // Loss is judged among those that reach each other: a dead host is nobody else's loss.
-    let lossy: Vec<usize> = left(&faults).into_iter().filter(|at| limits.loss_max < loss(field, &faults, *at)).collect();
+    let lossy: Vec<usize> =
+        left(&faults).into_iter().filter(|at| limits.loss_max < loss(field, &faults, *at)).collect();
     for at in lossy {
         let share = 100.0 * loss(field, &faults, at);
-        faults[at] =
-            Some(format!("loses {share:.1} % of round trips to the others (limit {} %)", 100.0 * limits.loss_max));
+        faults[at] = Some(format!(
+            "loses {share:.1} % of round trips to the others (limit {} %)",
+            100.0 * limits.loss_max
+        ));
     }
     faults
 }

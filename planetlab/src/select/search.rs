@@ -63,7 +63,8 @@ impl Score {
 
     /// Which of two is better. Rounded first: "about the same" would not be transitive.
     pub fn compare(&self, other: &Self) -> Ordering {
-        let steps = |score: &Self| [score.pair_ms, score.node_ms, score.mean_ms].map(|ms| (ms / SAME_MS).round());
+        let steps =
+            |score: &Self| [score.pair_ms, score.node_ms, score.mean_ms].map(|ms| (ms / SAME_MS).round());
         let [ours, theirs] = [steps(self), steps(other)];
         let first = ours.iter().zip(&theirs).map(|(ours, theirs)| ours.total_cmp(theirs));
         first.fold(Ordering::Equal, Ordering::then)
@@ -79,11 +80,14 @@ pub fn may_join(field: &Field, wish: &Wish, chosen: &[usize], host: usize) -> Re
     }
     let taken = |region: &str| chosen.iter().filter(|other| field.hosts[**other].region == region).count();
     match wish.mix.get(&it.region) {
-        Some(wanted) if *wanted <= taken(&it.region) => Err(format!("{wanted} of region {} are enough", it.region)),
+        Some(wanted) if *wanted <= taken(&it.region) => {
+            Err(format!("{wanted} of region {} are enough", it.region))
+        }
         Some(_) => Ok(()),
         None => {
             let free = wish.count - wish.mix.values().sum::<usize>().min(wish.count);
-            let others = chosen.iter().filter(|other| !wish.mix.contains_key(&field.hosts[**other].region)).count();
+            let others =
+                chosen.iter().filter(|other| !wish.mix.contains_key(&field.hosts[**other].region)).count();
             match others < free {
                 true => Ok(()),
                 false => Err(format!("the mix has no place left for region {}", it.region)),
@@ -166,7 +170,8 @@ mod tests {
         };
         let places: Vec<[f64; 3]> = (0..hosts).map(|_| [next(), next(), next() / 10.0]).collect();
         let cost = |a: &[f64; 3], b: &[f64; 3]| 1.0 + (a[0] - b[0]).hypot(a[1] - b[1]) + a[2] + b[2];
-        let rows: Vec<Vec<f64>> = places.iter().map(|a| places.iter().map(|b| cost(a, b)).collect()).collect();
+        let rows: Vec<Vec<f64>> =
+            places.iter().map(|a| places.iter().map(|b| cost(a, b)).collect()).collect();
         let rows: Vec<&[f64]> = rows.iter().map(Vec::as_slice).collect();
         Field::new(&[probe(&rows)])
     }
@@ -198,7 +203,10 @@ mod tests {
                 longest = longest.max(found.pair_ms / best.pair_ms);
             }
         }
-        assert!(95 * draws <= 100 * exact && longest < 1.1, "{exact} of {draws}, at worst {longest:.3} times");
+        assert!(
+            95 * draws <= 100 * exact && longest < 1.1,
+            "{exact} of {draws}, at worst {longest:.3} times"
+        );
     }
 
     #[test]
