@@ -27,6 +27,10 @@ fn commands() -> Vec<(clap::Command, Run)> {
         (probe::command::command(), probe::command::run),
         (select::rank_command(), select::run_rank),
         (select::command(), select::run),
+        (emulate::command(), emulate::run),
+        (emulate::control_command::command(), emulate::control_command::run),
+        (emulate::clean::command(), emulate::clean::run),
+        (emulate::accuracy::command(), emulate::accuracy::run),
     ]
     vec![(emulate::command(), emulate::run), (probe::agent_command::command(), probe::agent_command::run)]
 }

@@ -1,0 +1,154 @@
+//! `violet-testbed emulate`: makes a world, runs a command in it or waits, and removes the world.
+
+use std::io::IsTerminal;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::PathBuf;
+use std::process::{Child, ExitCode, ExitStatus};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::{Arg, ArgMatches, Command, value_parser};
+
+use crate::Failure;
+use crate::emulate::account::Report;
+use crate::emulate::clean::directory_argument;
+use crate::emulate::control_command::control_argument;
+use crate::emulate::link::Links;
+use crate::emulate::made::{Process, Removal};
+use crate::emulate::session::{Place, Session, needs_root};
+
+/// How often the main thread looks whether something ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Describes `emulate`.
+pub fn command() -> Command {
+    let text = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
+    Command::new("emulate")
+        .about("Emulate a wide-area network on this machine and run a command in it; needs root on Linux")
+        .after_help(
+            "Node n1 is 198.18.0.1, its namespace violet-RUN-n1 (`ip netns exec violet-RUN-n1 …`); the command runs at \
+             198.19.0.1, the client's address. DIR/emulator.json lists all. Exit status: the command's; 1 if the router was late.",
+        )
+        .arg(Arg::new("scenario").value_name("SCENARIO.toml").value_parser(value_parser!(PathBuf)).help("A scenario file"))
+        .arg(text("preset", "NAME").conflicts_with("scenario").help("lan, us, global25, planetlab-like or flaky [default: lan]"))
+        .arg(text("nodes", "N").value_parser(value_parser!(u32)).help("Nodes [default: the scenario's, or 5]"))
+        .arg(text("sites", "A,B,…").value_delimiter(',').help("The nodes' sites, in turn"))
+        .arg(text("seed", "N").value_parser(value_parser!(u64)).help("Seed of all draws [default: the scenario's, or 1]"))
+        .arg(text("seconds", "N").value_parser(value_parser!(u64)).help("End after so long [default: the scenario's]"))
+        .arg(text("run", "NAME").help("The run's name, in the names of its namespaces [default: made up]"))
+        .arg(directory_argument())
+        .arg(control_argument())
+        .arg(
+            Arg::new("command")
+                .value_name("COMMAND")
+                .last(true)
+                .num_args(1..)
+                .help("Runs in the client's namespace; without one the world is there until Ctrl-C or the scenario's end"),
+        )
+}
+
+/// Does `emulate`.
+pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    needs_root()?;
+    let links = links(matches)?;
+    let directory: &PathBuf = matches.get_one("dir").expect("has a default");
+    let place = Place::new(directory, matches.get_one("control"), matches.get_one("run"))?;
+    let end =
+        matches.get_one::<u64>("seconds").map(|seconds| Duration::from_secs(*seconds)).or(links.length());
+    let words: Vec<String> = matches.get_many("command").unwrap_or_default().cloned().collect();
+    let stopped = Arc::new(AtomicBool::new(false));
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&stopped))?;
+    }
+    let mut session = Session::open(place, links)?;
+    announce(&session);
+    let status = live(&mut session, &words, end, &stopped);
+    let (removal, report) = session.close();
+    conclude(status?, &removal, &report?)
+}
+
+fn links(matches: &ArgMatches) -> Result<Links, Failure> {
+    let nodes = matches.get_one::<u32>("nodes").copied();
+    let sites: Vec<String> = matches.get_many("sites").unwrap_or_default().cloned().collect();
+    let seed = matches.get_one::<u64>("seed").copied();
+    match matches.get_one::<PathBuf>("scenario") {
+        Some(file) => Ok(Links::from_file(file, nodes, &sites, seed)?),
+        None => {
+            let preset = matches.get_one::<String>("preset").map_or("lan", String::as_str);
+            Ok(Links::from_preset(preset, nodes, &sites, seed)?)
+        }
+    }
+}
+
+fn announce(session: &Session) {
+    let (place, nodes) = (session.place(), session.namespaces().len() - 1);
+    eprintln!(
+        "violet-testbed: run {} with {nodes} nodes is up; described in {}",
+        place.run,
+        place.directory.display()
+    );
+    if let Some(why) = &session.router().real_time {
+        eprintln!("violet-testbed: the router has no real-time priority ({why}); delays will be less exact");
+    }
+}
+
+/// Waits until the command ends, the time is over or somebody says stop. Without a command the status is absent.
+fn live(
+    session: &mut Session,
+    words: &[String],
+    end: Option<Duration>,
+    stopped: &AtomicBool,
+) -> Result<Option<ExitStatus>, String> {
+    let start = Instant::now();
+    let mut child = match words {
+        [] => None,
+        words => Some(spawn(session, words)?),
+    };
+    loop {
+        if let Some(child) = &mut child
+            && let Some(status) = child.try_wait().map_err(|error| error.to_string())?
+        {
+            return Ok(Some(status));
+        }
+        let is_over = child.is_none() && end.is_some_and(|end| end <= start.elapsed());
+        if is_over || stopped.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        if session.router().has_ended() {
+            return Err("the router panicked; its last words are above".into());
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn spawn(session: &mut Session, words: &[String]) -> Result<Child, String> {
+    let (place, name) = (session.place().clone(), &words[0]);
+    let mut command = std::process::Command::new(name);
+    command
+        .args(&words[1..])
+        .env("VIOLET_TESTBED_DIR", &place.directory)
+        .env("VIOLET_TESTBED_RUN", &place.run);
+    // A shell at a terminal must stay in the terminal's own group, or it could not read.
+    let leads_group = !std::io::stdin().is_terminal();
+    if leads_group {
+        command.process_group(0);
+    }
+    let child = command.spawn().map_err(|error| format!("{name}: {error}"))?;
+    let pid = i32::try_from(child.id()).map_err(|error| error.to_string())?;
+    if let Some(process) = Process::of(pid, leads_group) {
+        session.record_command(process)?;
+    }
+    Ok(child)
+}
+
+/// Prints the self-report and decides the exit status.
+fn conclude(status: Option<ExitStatus>, removal: &Removal, report: &Report) -> Result<ExitCode, Failure> {
+    eprint!("{report}");
+    removal.failed.iter().for_each(|thing| eprintln!("violet-testbed: {thing}"));
+    let code = status.map_or(0, |status| status.code().unwrap_or(128 + status.signal().unwrap_or(0)));
+    let limited = i32::from(report.emulator_limited || !removal.failed.is_empty());
+    let code = if code == 0 { limited } else { code };
+    Ok(ExitCode::from(u8::try_from(code).unwrap_or(1)))
+}

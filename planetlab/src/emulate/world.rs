@@ -1,0 +1,101 @@
+//! The emulated world: a network namespace with a TUN device for each node and one for the client.
+//!
+//! The calling process first moves into the client's namespace itself, before it has other threads, so that nothing
+//! it or its command does can reach the machine's real network, not even by mistake. A thread then goes from one
+//! new namespace to the next and leaves a device and a name in each. The devices stay open in this process, which
+//! routes between them. There is no `ip` command, no bridge, no address resolution and no route to the outside.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::net::UdpSocket;
+use std::path::Path;
+use std::thread;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+
+use crate::emulate::made::{self, Made, NAMED, Namespace};
+use crate::emulate::packet;
+use crate::emulate::system::{self, Device};
+
+/// The device's name in every namespace.
+pub const DEVICE: &str = "wan0";
+/// Packets that wait for the router in a device. Fewer are lost in a burst, many more would hide seconds of delay.
+const QUEUE_PACKETS: u32 = 2_000;
+
+/// Makes what `made` names and returns the devices in the same order, nodes first, the client's last. `made` must have
+/// been written to `directory`; it is written again with what was found. On failure the caller removes by the record.
+pub fn build(made: &mut Made, directory: &Path, mtu: u32) -> Result<Vec<File>, String> {
+    prepare_named_directory(made, directory).map_err(|error| format!("{NAMED}: {error}"))?;
+    let (client, nodes) = made.namespaces.split_last().expect("the client is always there");
+    let own = enter_new(client, packet::CLIENT, mtu)?;
+    let nodes = nodes.to_vec();
+    let built = thread::spawn(move || -> Result<Vec<File>, String> {
+        let enter = |(index, namespace)| enter_new(namespace, packet::node_address(index), mtu);
+        nodes.iter().enumerate().map(enter).collect()
+    });
+    let mut devices = built.join().map_err(|_| "the thread that makes namespaces panicked".to_owned())??;
+    devices.push(own);
+    for namespace in &mut made.namespaces {
+        namespace.inode = namespace.inode_now();
+    }
+    made.write(directory).map_err(|error| format!("{}: {error}", directory.display()))?;
+    Ok(devices)
+}
+
+/// Makes the directory of names a mount that passes changes on, as `ip netns add` does, unless it is one.
+fn prepare_named_directory(made: &mut Made, directory: &Path) -> io::Result<()> {
+    made.directory_made = !Path::new(NAMED).exists();
+    made.directory_mounted = !made::is_mount(NAMED);
+    made.write(directory)?;
+    fs::create_dir_all(NAMED)?;
+    if made.directory_mounted {
+        mount(Some(NAMED), NAMED, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+    }
+    mount(None::<&str>, NAMED, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>)?;
+    Ok(())
+}
+
+/// Moves the calling thread into a new namespace, gives it a name and makes its device.
+fn enter_new(namespace: &Namespace, address: std::net::Ipv4Addr, mtu: u32) -> Result<File, String> {
+    let enter = || -> io::Result<File> {
+        unshare(CloneFlags::CLONE_NEWNET)?;
+        let path = namespace.path();
+        OpenOptions::new().write(true).create_new(true).open(&path)?;
+        mount(Some("/proc/thread-self/ns/net"), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+        for (setting, value) in SETTINGS {
+            set(setting, value)?;
+        }
+        system::switch_loopback_on()?;
+        let netmask = packet::NETMASK;
+        let device = Device { name: &namespace.device, address, netmask, mtu, queue_packets: QUEUE_PACKETS };
+        system::open_tun(&device)
+    };
+    enter().map_err(|error| format!("namespace {}: {error}", namespace.name))
+}
+
+/// Settings of each namespace: every device would send router solicitations, and the kernel would throw fragments away
+/// that arrive among those of many other datagrams.
+const SETTINGS: [(&str, &str); 3] = [
+    ("ipv6/conf/all/disable_ipv6", "1"),
+    ("ipv6/conf/default/disable_ipv6", "1"),
+    ("ipv4/ipfrag_max_dist", "0"),
+];
+
+fn set(setting: &str, value: &str) -> io::Result<()> {
+    match fs::write(format!("/proc/sys/net/{setting}"), value) {
+        // A kernel without IPv6 has none of its settings.
+        Err(error) if error.kind() == io::ErrorKind::NotFound && setting.starts_with("ipv6/") => Ok(()),
+        result => result,
+    }
+}
+
+/// Opens a UDP socket within another namespace, by a thread that goes there and ends.
+pub fn socket_in(namespace: &Namespace, address: std::net::SocketAddrV4) -> io::Result<UdpSocket> {
+    let file = File::open(namespace.path())?;
+    let opened = thread::spawn(move || -> io::Result<UdpSocket> {
+        setns(&file, CloneFlags::CLONE_NEWNET)?;
+        UdpSocket::bind(address)
+    });
+    opened.join().map_err(|_| io::Error::other("the thread that opens a socket panicked"))?
+}
