@@ -6,7 +6,7 @@
 
 use super::Bugs;
 use super::client::{Client, Manners, key_of};
-use super::dice::Dice;
+use violet_link::dice::Dice;
 use super::history::Action;
 use super::host::Plan;
 use super::network::{MILLION_PER_PERCENT, Place, Weather};

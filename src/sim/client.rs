@@ -5,7 +5,7 @@
 //! to eight seconds later, as networks and impatient users do. A client that *needs its front end*
 //! takes replies only from the address it asked, as a connected socket does.
 
-use super::dice::Dice;
+use violet_link::dice::Dice;
 use super::history::{Action, History, OpId, Seen};
 use super::host::Host;
 use super::network::Place;

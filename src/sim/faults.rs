@@ -1,6 +1,6 @@
 //! What goes wrong in a run, and when: a plan that follows from the seed.
 
-use super::dice::Dice;
+use violet_link::dice::Dice;
 use super::host::State;
 use super::network::Weather;
 use super::world::World;

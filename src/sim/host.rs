@@ -6,7 +6,7 @@
 //! keeps its memory and its queues (SIGSTOP); a *down* one has lost both.
 
 use super::Bugs;
-use super::dice::Dice;
+use violet_link::dice::Dice;
 use super::network::Place;
 use crate::config::Config;
 use crate::control::{Control, Planes};

@@ -11,7 +11,6 @@ pub mod census;
 pub mod checker;
 pub mod client;
 pub mod command;
-pub mod dice;
 pub mod faults;
 pub mod history;
 pub mod host;

@@ -5,7 +5,7 @@
 //! duplication, reordering and damage are knobs ([`Weather`]), partitions cut single directions.
 //! Pure: a datagram goes in, the moments at which it arrives come out.
 
-use super::dice::Dice;
+use violet_link::dice::Dice;
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};

@@ -2,7 +2,7 @@
 
 use super::Bugs;
 use super::client::{Client, Manners};
-use super::dice::Dice;
+use violet_link::dice::Dice;
 use super::host::Plan;
 use super::network::Weather;
 use super::world::World;

@@ -4,7 +4,7 @@
 //! and 20: small clusters show more per second, large ones show what small ones cannot. The dice for it
 //! are the seed's own for this purpose: a run with a drawn number is the run with that number given.
 
-use super::dice::Dice;
+use violet_link::dice::Dice;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 

@@ -8,7 +8,7 @@ use super::Bugs;
 use super::census;
 use super::checker::{self, Claims, Findings, Violation};
 use super::client::{Client, Habits, Manners, REPEAT_WITHIN, key_of};
-use super::dice::Dice;
+use violet_link::dice::Dice;
 use super::faults::{self, Fault, Mood, Tally};
 use super::history::{Action, OpId, Seen};
 use super::host::{Plan, State};

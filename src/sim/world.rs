@@ -5,7 +5,7 @@
 //! every event with its time, its place and its bytes.
 
 use super::client::{Client, Letter};
-use super::dice::Dice;
+use violet_link::dice::Dice;
 use super::history::{History, OpId};
 use super::host::{Host, Plan, Plane, Report, State};
 use super::message_count;

@@ -1,6 +1,6 @@
 //! Random numbers that follow from a seed and from nothing else (SplitMix64, Steele et al. 2014).
 
-use crate::time::Duration;
+use std::time::Duration;
 
 /// A sequence of random numbers.
 #[derive(Clone, Debug)]
