@@ -6,9 +6,10 @@
 
 mod emulate;
 mod inventory;
-mod remote;
 mod probe;
+mod remote;
 mod select;
+mod trial;
 mod when;
 
 use std::process::ExitCode;
@@ -21,18 +22,17 @@ type Run = fn(&clap::ArgMatches) -> Result<ExitCode, Failure>;
 /// The sub-commands, one line each.
 fn commands() -> Vec<(clap::Command, Run)> {
     vec![
-        (emulate::command(), emulate::run), //
+        (emulate::command(), emulate::run),
+        (emulate::control_command::command(), emulate::control_command::run),
+        (emulate::clean::command(), emulate::clean::run),
+        (emulate::accuracy::command(), emulate::accuracy::run),
         (inventory::command(), inventory::run),
         (probe::agent_command::command(), probe::agent_command::run),
         (probe::command::command(), probe::command::run),
         (select::rank_command(), select::run_rank),
         (select::command(), select::run),
-        (emulate::command(), emulate::run),
-        (emulate::control_command::command(), emulate::control_command::run),
-        (emulate::clean::command(), emulate::clean::run),
-        (emulate::accuracy::command(), emulate::accuracy::run),
+        (trial::command(), trial::run),
     ]
-    vec![(emulate::command(), emulate::run), (probe::agent_command::command(), probe::agent_command::run)]
 }
 
 fn main() -> ExitCode {

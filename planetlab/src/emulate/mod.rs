@@ -21,3 +21,4 @@ mod system;
 mod world;
 
 pub use running::{command, run};
+pub use session::DESCRIPTION;
