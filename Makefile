@@ -20,6 +20,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BIN    := $(TARGET)/release
 VIOLET := $(BIN)/violet
 TEST   := $(BIN)/violet-testclient
+TESTBED := $(BIN)/violet-testbed
 ENDURE = $(TEST) endure --violet $(VIOLET) --port $(ENDURE_PORT) --dir $(DIR)/endure $(ENDURE_OPTIONS)
 INSTRUCTIONS = $(CARGO) bench --package violet --locked --bench instructions
 BENCH = $(TEST) bench --violet $(VIOLET) --dir $(DIR)/bench --json $(DIR)/bench.json --markdown $(DIR)/bench.md $(BENCH_OPTIONS)
@@ -28,7 +29,7 @@ FLAME_HOW = --violet $(VIOLET) --seconds $(FLAME_SECONDS) $(FLAME_RUN)
 CLUSTER = $(VIOLET) cluster --nodes $(NODES) --port $(PORT) --dir $(DIR)
 
 .DEFAULT_GOAL := help
-.PHONY: run test cluster check grid faults capacity overload bench bench-quick plan generator endure endure-all endure-list sim swarm instructions \
+.PHONY: run test cluster check grid faults capacity overload bench bench-quick plan testbed testbed-build generator endure endure-all endure-list sim swarm instructions \
   lookups flamegraph flamegraph-all flamegraph-diff flamegraph-index flamegraph-list flamegraph-check build fmt lint help clean
 
 run: build ## Build, start NODES nodes, run conformance check and the S/R grid (SECONDS a cell), report, stop
@@ -85,6 +86,12 @@ bench-quick: build ## The same in 3 minutes, too short to decide anything close
 
 plan: build ## A plan with nodes of its own, PLAN=name or file; result and page in DIR/plan.{json,html}; PLAN_OPTIONS=--list: what there is
 	$(TEST) run $(PLAN) --violet $(VIOLET) --port $(PLAN_PORT) --dir $(DIR)/plan --json $(DIR)/plan.json --html $(DIR)/plan.html $(PLAN_OPTIONS)
+
+testbed: testbed-build ## The wide-area testbed as a whole: NODES emulated hosts with sshd, deployed, loaded, cut, healed; needs root and openssh-server
+	$(TESTBED) trial --violet $(VIOLET) --testclient $(TEST) --dir $(DIR)/testbed --nodes $(NODES) $(TESTBED_OPTIONS)
+
+testbed-build: build ## violet-testbed in target/release
+	$(CARGO) build --release --locked --package violet-testbed
 
 generator: build ## The load engine's rate on one processor, beside the bare generator of the benchmark; needs a quiet machine
 	$(TEST) generator

@@ -169,7 +169,7 @@ fn unsafe_is_where_linux_is_called_and_explained() {
 #[test]
 fn files_open_with_what_they_are() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    for folder in ["src", "client/src", "testclient/src"] {
+    for folder in ["src", "client/src", "testclient/src", "planetlab/src", "planetlab/link/src"] {
         for path in rust_files(&root.join(folder)) {
             let text = fs::read_to_string(&path).expect("readable");
             assert!(text.starts_with("//!"), "{}", path.display());
