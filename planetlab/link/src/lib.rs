@@ -9,14 +9,20 @@
 //! The simulator, the emulator and the loopback proxy drive this same code, each with a clock of its own.
 //! Deliberately not here: clocks, sockets, threads, and what is inside a packet.
 
+pub mod control;
 pub mod dice;
 mod link;
 pub mod network;
+pub mod presets;
 pub mod roster;
+pub mod scenario;
 pub mod settings;
+pub mod sites;
 mod units;
 
+pub use control::Control;
 pub use dice::Dice;
 pub use network::{Cause, Counts, Delivery, Network, Outcome, Parcel};
 pub use roster::{Endpoint, Ends, Roster};
+pub use scenario::{Scenario, Timeline};
 pub use settings::{Change, Jitter, Loss, Settings};

@@ -318,9 +318,10 @@ impl Network {
         self.revision += 1;
     }
 
-    /// Undoes all changes and scales.
+    /// Undoes all changes, scales and limits.
     pub fn reset(&mut self) {
         self.rules.clear();
+        self.nodes.values_mut().for_each(|node| (node.up_rate, node.down_rate) = (None, None));
         self.delay_scale = 1.0;
         self.revision += 1;
     }

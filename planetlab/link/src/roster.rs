@@ -154,6 +154,12 @@ impl Roster {
         Ok(Ends::Only(ends))
     }
 
+    /// Those of the roster who are among these ends.
+    #[must_use]
+    pub fn members(&self, ends: &Ends) -> Vec<Endpoint> {
+        self.entries.iter().map(|entry| entry.end).filter(|end| ends.contains(*end)).collect()
+    }
+
     fn meant_by(&self, word: &str) -> Result<Vec<Endpoint>, String> {
         let of = |is_meant: &dyn Fn(&Entry) -> bool| -> Vec<Endpoint> {
             self.entries.iter().filter(|entry| is_meant(entry)).map(|entry| entry.end).collect()

@@ -44,10 +44,10 @@ fn show(number: u64, units: Units) -> String {
 /// `20ms`, `1.5s`, `100us`; 0 needs no unit.
 pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let nanos = if text == "0" { Some(0) } else { parse(text, TIMES) };
-    let nanos = nanos.filter(|nanos| *nanos <= 3_600_000_000_000);
+    let nanos = nanos.filter(|nanos| *nanos <= 86_400_000_000_000);
     nanos
         .map(Duration::from_nanos)
-        .ok_or_else(|| format!("'{text}' is no time; allowed: like 20ms, 1.5s or 100us, up to 3600s"))
+        .ok_or_else(|| format!("'{text}' is no time; allowed: like 20ms, 1.5s or 100us, up to 86400s"))
 }
 
 pub(crate) fn show_time(time: Duration) -> String {
