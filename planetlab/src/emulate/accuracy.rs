@@ -144,7 +144,7 @@ struct Measured {
 }
 
 fn measure(session: &Session, plan: &Plan) -> Result<Measured, String> {
-    let (_, nodes) = session.namespaces().split_last().expect("the client is always there");
+    let nodes = &session.namespaces()[..plan.nodes];
     let open = |(index, namespace)| {
         let address = SocketAddrV4::new(packet::node_address(index), PORT);
         let socket = world::socket_in(namespace, address).map_err(|error| format!("{address}: {error}"))?;

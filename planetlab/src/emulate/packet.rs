@@ -10,10 +10,10 @@ use std::net::Ipv4Addr;
 pub const NETWORK: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 0);
 /// Its mask.
 pub const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 254, 0, 0);
-/// Nodes at most; 64 is what two processors carry, and the last byte of an address stays plain.
-pub const NODES_MAX: usize = 250;
-/// Where the controller and its command live, at an address apart from the nodes'.
-pub const CLIENT: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 1);
+/// Nodes at most, and clients at most; 64 nodes is what two processors carry, and the last byte of an address stays plain.
+pub const PLACES_MAX: usize = 250;
+/// Clients have addresses apart from the nodes': 198.19.0.1 and on.
+const CLIENTS: Ipv4Addr = Ipv4Addr::new(198, 19, 0, 0);
 
 const HEADER_BYTES_MIN: usize = 20;
 const MORE_FRAGMENTS: u16 = 0x2000;
@@ -21,9 +21,18 @@ const FRAGMENT_OFFSET: u16 = 0x1FFF;
 
 /// The address of the node with this index: the first, `n1`, is 198.18.0.1.
 pub fn node_address(index: usize) -> Ipv4Addr {
-    assert!(index < NODES_MAX, "node counts are checked when they are read");
-    let number = u32::try_from(index + 1).expect("at most NODES_MAX");
-    Ipv4Addr::from(u32::from(NETWORK) + number)
+    numbered(NETWORK, index)
+}
+
+/// The address of the client with this index: the first, `c1`, is 198.19.0.1.
+pub fn client_address(index: usize) -> Ipv4Addr {
+    numbered(CLIENTS, index)
+}
+
+fn numbered(base: Ipv4Addr, index: usize) -> Ipv4Addr {
+    assert!(index < PLACES_MAX, "scenarios have fewer of both");
+    let number = u32::try_from(index + 1).expect("at most PLACES_MAX");
+    Ipv4Addr::from(u32::from(base) + number)
 }
 
 /// The head of a packet, as far as the router reads it.
@@ -54,14 +63,31 @@ impl Head {
     }
 }
 
-/// Which of `nodes` nodes has this address; the client counts as one after the last.
-pub fn place_of(address: Ipv4Addr, nodes: usize) -> Option<usize> {
-    if address == CLIENT {
-        return Some(nodes);
+/// How many there are of both; places are the nodes in turn, then the clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Places {
+    /// Nodes.
+    pub nodes: usize,
+    /// Clients.
+    pub clients: usize,
+}
+
+impl Places {
+    /// The place that has an address.
+    pub fn of(self, address: Ipv4Addr) -> Option<usize> {
+        let number = |base: Ipv4Addr| {
+            let number = u32::from(address).checked_sub(u32::from(base))?;
+            usize::try_from(number).ok()?.checked_sub(1)
+        };
+        let node = number(NETWORK).filter(|index| *index < self.nodes);
+        let client = || number(CLIENTS).filter(|index| *index < self.clients).map(|index| self.nodes + index);
+        node.or_else(client)
     }
-    let number = u32::from(address).checked_sub(u32::from(NETWORK))?;
-    let index = usize::try_from(number).ok()?.checked_sub(1)?;
-    (index < nodes).then_some(index)
+
+    /// The address of a place.
+    pub fn address(self, place: usize) -> Ipv4Addr {
+        place.checked_sub(self.nodes).map_or_else(|| node_address(place), client_address)
+    }
 }
 
 /// Flips one bit, counted from the packet's first; a number past the end wraps around.
@@ -117,14 +143,20 @@ mod tests {
 
     #[test]
     fn addresses_and_places_agree() {
-        for index in 0..NODES_MAX {
-            assert_eq!(place_of(node_address(index), NODES_MAX), Some(index));
+        let places = Places { nodes: PLACES_MAX, clients: PLACES_MAX };
+        for place in 0..2 * PLACES_MAX {
+            assert_eq!(places.of(places.address(place)), Some(place));
         }
-        assert_eq!(place_of(node_address(15), 15), None);
-        assert_eq!(place_of(CLIENT, 15), Some(15));
-        assert_eq!(place_of(NETWORK, 15), None);
-        assert_eq!(place_of(Ipv4Addr::new(10, 0, 0, 1), 15), None);
-        assert_eq!(place_of(Ipv4Addr::BROADCAST, 15), None);
+        let few = Places { nodes: 15, clients: 1 };
+        assert_eq!(few.of(Ipv4Addr::new(198, 18, 0, 15)), Some(14));
+        assert_eq!(few.of(Ipv4Addr::new(198, 18, 0, 16)), None);
+        assert_eq!(few.of(Ipv4Addr::new(198, 19, 0, 1)), Some(15));
+        assert_eq!(few.of(Ipv4Addr::new(198, 19, 0, 2)), None);
+        for nobody in
+            [NETWORK, CLIENTS, Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::BROADCAST, Ipv4Addr::UNSPECIFIED]
+        {
+            assert_eq!(few.of(nobody), None, "{nobody}");
+        }
     }
 
     #[test]

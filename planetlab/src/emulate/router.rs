@@ -25,10 +25,11 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 use serde_json::{Value, json};
+use violet_link::{Delivery, Outcome, Parcel};
 
 use crate::emulate::account::{Account, Report, stolen};
-use crate::emulate::link::{Fate, Links};
-use crate::emulate::packet::{self, Head};
+use crate::emulate::link::Links;
+use crate::emulate::packet::{self, Head, Places};
 use crate::emulate::pcap::Capture;
 use crate::emulate::system;
 
@@ -56,7 +57,7 @@ enum Order {
     /// A line of the control language.
     Change(String),
     Report,
-    Capture(usize, PathBuf),
+    Capture(String, PathBuf),
     Stop,
 }
 
@@ -128,8 +129,8 @@ impl Remote {
     }
 
     /// Writes the packets of a node to a file from now on.
-    pub fn capture(&self, place: usize, file: PathBuf) -> Answer {
-        self.give(Order::Capture(place, file))
+    pub fn capture(&self, node: &str, file: PathBuf) -> Answer {
+        self.give(Order::Capture(node.to_owned(), file))
     }
 
     fn give(&self, order: Order) -> Answer {
@@ -143,7 +144,7 @@ impl Remote {
 
 /// A packet under way. Ordered by when it is due, then by when it came, so that equal times keep their order.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
-struct Parcel {
+struct UnderWay {
     due: Duration,
     number: u64,
     to: usize,
@@ -153,6 +154,7 @@ struct Parcel {
 
 struct Routing {
     devices: Vec<File>,
+    places: Places,
     links: Links,
     epoll: Epoll,
     bell: Arc<EventFd>,
@@ -160,7 +162,7 @@ struct Routing {
     real_time: Option<String>,
     start: Instant,
     stolen: Duration,
-    queue: BinaryHeap<Reverse<Parcel>>,
+    queue: BinaryHeap<Reverse<UnderWay>>,
     next_number: u64,
     spare: Vec<Vec<u8>>,
     account: Account,
@@ -184,9 +186,10 @@ impl Routing {
         orders: Receiver<(Order, SyncSender<Answer>)>,
         real_time: Option<String>,
     ) -> Self {
-        let places = devices.len();
+        let count = devices.len();
         Self {
             devices,
+            places: links.places(),
             links,
             epoll,
             bell,
@@ -198,11 +201,11 @@ impl Routing {
             next_number: 0,
             spare: Vec::new(),
             account: Account::default(),
-            captures: (0..places).map(|_| None).collect(),
+            captures: (0..count).map(|_| None).collect(),
             looked: Duration::ZERO,
             came: Duration::ZERO,
             unseen: Duration::ZERO,
-            ready: vec![EpollEvent::empty(); places + 1],
+            ready: vec![EpollEvent::empty(); count + 1],
             buffer: vec![0; PACKET_BYTES_MAX].into_boxed_slice(),
             is_stopping: false,
         }
@@ -294,33 +297,35 @@ impl Routing {
         if let Some(capture) = &mut self.captures[from] {
             capture.add(packet);
         }
-        let nodes = self.devices.len() - 1;
         let Some(head) = Head::parse(packet) else { return self.account.drop("not IPv4") };
-        if packet::place_of(head.source, nodes) != Some(from) {
+        if self.places.of(head.source) != Some(from) {
             return self.account.drop("not from its node's address");
         }
-        let Some(to) = packet::place_of(head.destination, nodes) else {
+        let Some(to) = self.places.of(head.destination) else {
             return self.account.drop("for nobody in this network");
         };
-        match self.links.send(self.came, from, to, packet.len(), head.group) {
-            Ok(fates) => fates.into_iter().for_each(|fate| self.put_under_way(to, fate, packet)),
-            Err(cause) => self.account.drop(cause),
+        let parcel = Parcel { bytes: packet.len(), group: head.group };
+        match self.links.send(self.came, from, to, parcel) {
+            Outcome::Lost(cause) => self.account.drop(cause.name()),
+            outcome @ Outcome::Arrives(..) => {
+                outcome.deliveries().for_each(|delivery| self.put_under_way(to, delivery, packet));
+            }
         }
     }
 
-    fn put_under_way(&mut self, to: usize, fate: Fate, packet: &[u8]) {
+    fn put_under_way(&mut self, to: usize, delivery: Delivery, packet: &[u8]) {
         if QUEUED_MAX <= self.queue.len() {
             return self.account.drop("router full");
         }
         let mut bytes = self.spare.pop().unwrap_or_default();
         bytes.clear();
         bytes.extend_from_slice(packet);
-        if let Some(bit) = fate.damaged_bit {
+        if let Some(bit) = delivery.damaged_bit {
             packet::damage(&mut bytes, bit);
         }
-        let (number, damaged) = (self.next_number, fate.damaged_bit.is_some());
+        let (number, damaged) = (self.next_number, delivery.damaged_bit.is_some());
         self.next_number += 1;
-        self.queue.push(Reverse(Parcel { due: fate.at, number, to, damaged, bytes }));
+        self.queue.push(Reverse(UnderWay { due: delivery.at, number, to, damaged, bytes }));
         self.account.queued_max = self.account.queued_max.max(self.queue.len());
     }
 
@@ -341,7 +346,7 @@ impl Routing {
         }
     }
 
-    fn deliver(&mut self, parcel: &Parcel) {
+    fn deliver(&mut self, parcel: &UnderWay) {
         if let Some(capture) = &mut self.captures[parcel.to] {
             capture.add(&parcel.bytes);
         }
@@ -382,13 +387,13 @@ impl Routing {
 
     fn do_order(&mut self, order: Order) -> Answer {
         match order {
-            Order::Change(line) => self.links.change(self.now(), &line).map(|()| json!({"done": line})),
+            Order::Change(line) => self.links.change(&line).map(|done| json!({"done": done})),
             Order::Report => serde_json::to_value(self.report()).map_err(|error| error.to_string()),
-            Order::Capture(place, file) => {
-                let slot = self.captures.get_mut(place).ok_or("no such node")?;
+            Order::Capture(node, file) => {
+                let place = self.links.place_named(&node)?;
                 let capture =
                     Capture::start(&file).map_err(|error| format!("{}: {error}", file.display()))?;
-                *slot = Some(capture);
+                self.captures[place] = Some(capture);
                 Ok(json!({"capturing": file}))
             }
             Order::Stop => {

@@ -15,7 +15,7 @@ use crate::Failure;
 use crate::emulate::account::Report;
 use crate::emulate::clean::directory_argument;
 use crate::emulate::control_command::control_argument;
-use crate::emulate::link::Links;
+use crate::emulate::link::{Links, Wishes};
 use crate::emulate::made::{Process, Removal};
 use crate::emulate::session::{Place, Session, needs_root};
 
@@ -69,21 +69,22 @@ pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     conclude(status?, &removal, &report?)
 }
 
-fn links(matches: &ArgMatches) -> Result<Links, Failure> {
-    let nodes = matches.get_one::<u32>("nodes").copied();
-    let sites: Vec<String> = matches.get_many("sites").unwrap_or_default().cloned().collect();
-    let seed = matches.get_one::<u64>("seed").copied();
+fn links(matches: &ArgMatches) -> Result<Links, String> {
+    let wishes = Wishes {
+        nodes: matches.get_one("nodes").copied(),
+        sites: matches.get_many("sites").unwrap_or_default().cloned().collect(),
+        seed: matches.get_one("seed").copied(),
+    };
     match matches.get_one::<PathBuf>("scenario") {
-        Some(file) => Ok(Links::from_file(file, nodes, &sites, seed)?),
+        Some(file) => Links::from_file(file, &wishes),
         None => {
-            let preset = matches.get_one::<String>("preset").map_or("lan", String::as_str);
-            Ok(Links::from_preset(preset, nodes, &sites, seed)?)
+            Links::from_preset(matches.get_one::<String>("preset").map_or("lan", String::as_str), &wishes)
         }
     }
 }
 
 fn announce(session: &Session) {
-    let (place, nodes) = (session.place(), session.namespaces().len() - 1);
+    let (place, nodes) = (session.place(), session.nodes());
     eprintln!(
         "violet-testbed: run {} with {nodes} nodes is up; described in {}",
         place.run,

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
+use violet_link::roster::Entry;
 
 use crate::emulate::account::Report;
 use crate::emulate::control;
-use crate::emulate::link::{Links, Site};
+use crate::emulate::link::Links;
 use crate::emulate::made::{self, Made, Namespace, Process, Removal};
-use crate::emulate::packet;
+use crate::emulate::packet::Places;
 use crate::emulate::router::{Remote, Router};
 use crate::emulate::world;
 
@@ -53,14 +54,13 @@ impl Place {
         Ok(Self { directory, control, run })
     }
 
-    fn record(&self, nodes: usize) -> Result<Made, String> {
+    fn record(&self, names: &[String]) -> Result<Made, String> {
         let pid = i32::try_from(std::process::id()).map_err(|error| error.to_string())?;
         let emulator = Process::of(pid, false).ok_or("/proc must be mounted")?;
         let name = |node: &str| format!("violet-{}-{node}", self.run);
         let namespace =
             |node: &str| Namespace { name: name(node), inode: None, device: world::DEVICE.into() };
-        let mut namespaces: Vec<_> = (1..=nodes).map(|node| namespace(&format!("n{node}"))).collect();
-        namespaces.push(namespace("c1"));
+        let namespaces: Vec<_> = names.iter().map(|node| namespace(node)).collect();
         if let Some(taken) = namespaces.iter().find(|namespace| namespace.path().exists()) {
             return Err(format!("namespace {} is there already; --run must be another name", taken.name));
         }
@@ -109,6 +109,7 @@ fn any_name() -> String {
 pub struct Session {
     place: Place,
     made: Made,
+    nodes: usize,
     router: Router,
     _lock: File,
 }
@@ -118,11 +119,13 @@ impl Session {
     pub fn open(place: Place, links: Links) -> Result<Self, String> {
         needs_root()?;
         let lock = place.lock()?;
-        let mut made = place.record(links.nodes())?;
+        let mut made =
+            place.record(&links.entries().iter().map(|entry| entry.end.to_string()).collect::<Vec<_>>())?;
         made.write(&place.directory).map_err(|error| format!("{}: {error}", place.directory.display()))?;
+        let nodes = links.places().nodes;
         let opened = Self::start(&place, &mut made, links);
         match opened {
-            Ok(router) => Ok(Self { place, made, router, _lock: lock }),
+            Ok(router) => Ok(Self { place, made, nodes, router, _lock: lock }),
             Err(error) => {
                 let failed = made.remove(&place.directory).failed;
                 let left = if failed.is_empty() {
@@ -135,22 +138,27 @@ impl Session {
         }
     }
 
-    fn start(place: &Place, made: &mut Made, links: Links) -> Result<Router, String> {
-        let description = describe(place, made, &links.sites());
-        let devices = world::build(made, &place.directory, links.mtu_bytes())?;
+    fn start(place: &Place, made: &mut Made, mut links: Links) -> Result<Router, String> {
+        let description = describe(place, made, links.places(), &links.entries());
+        let devices = world::build(made, links.places(), &place.directory, links.mtu_bytes())?;
         let file = place.directory.join(DESCRIPTION);
         let text = format!("{description:#}\n");
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         let router = Router::start(devices, links).map_err(|error| format!("the router: {error}"))?;
-        let (remote, nodes) = (router.remote(), made.namespaces.len() - 1);
-        control::listen(&place.control, Arc::new(move |command: &str| do_command(&remote, nodes, command)))
+        let remote = router.remote();
+        control::listen(&place.control, Arc::new(move |command: &str| do_command(&remote, command)))
             .map_err(|error| format!("{}: {error}", place.control.display()))?;
         Ok(router)
     }
 
-    /// The namespaces, the nodes' first, the client's last.
+    /// The namespaces: the nodes', then the clients'.
     pub fn namespaces(&self) -> &[Namespace] {
         &self.made.namespaces
+    }
+
+    /// How many nodes there are.
+    pub fn nodes(&self) -> usize {
+        self.nodes
     }
 
     /// The router's thread.
@@ -188,42 +196,34 @@ pub fn needs_root() -> Result<(), String> {
     Ok(())
 }
 
-fn describe(place: &Place, made: &Made, sites: &[Site]) -> Value {
-    let node = |(index, namespace): (usize, &Namespace)| {
-        let is_client = index + 1 == made.namespaces.len();
-        let address = if is_client { packet::CLIENT } else { packet::node_address(index) };
-        let name = if is_client { "c1".to_owned() } else { format!("n{}", index + 1) };
-        let site = sites.get(index).cloned().unwrap_or_default();
-        json!({"name": name, "namespace": namespace.name, "address": address, "site": site.id, "area": site.area})
+fn describe(place: &Place, made: &Made, places: Places, entries: &[Entry]) -> Value {
+    let end = |(index, (namespace, entry)): (usize, (&Namespace, &Entry))| {
+        json!({
+            "name": entry.end.to_string(),
+            "namespace": namespace.name,
+            "address": places.address(index),
+            "site": entry.site,
+            "area": entry.area,
+        })
     };
-    let mut nodes: Vec<Value> = made.namespaces.iter().enumerate().map(node).collect();
-    let client = nodes.pop();
-    json!({"run": place.run, "control": place.control, "nodes": nodes, "client": client})
+    let mut nodes: Vec<Value> = made.namespaces.iter().zip(entries).enumerate().map(end).collect();
+    let clients = nodes.split_off(places.nodes);
+    json!({"run": place.run, "control": place.control, "nodes": nodes, "clients": clients})
 }
 
 /// One command of the control socket.
-fn do_command(remote: &Remote, nodes: usize, command: &str) -> Result<Value, String> {
+fn do_command(remote: &Remote, command: &str) -> Result<Value, String> {
     let words: Vec<&str> = command.split_whitespace().collect();
     match words[..] {
         ["stats"] => remote.report(),
         ["pcap", node, file] => {
-            let place = place_named(node, nodes)?;
             if !file.starts_with('/') {
                 return Err(format!("`{file}`: must be an absolute path, because the emulator writes it"));
             }
-            remote.capture(place, file.into())
+            remote.capture(node, file.into())
         }
         ["pcap", ..] => Err("must be `pcap NODE FILE`".into()),
         _ => remote.change(command),
-    }
-}
-
-fn place_named(name: &str, nodes: usize) -> Result<usize, String> {
-    let number = name.strip_prefix('n').and_then(|number| number.parse::<usize>().ok());
-    match number {
-        _ if name == "c1" => Ok(nodes),
-        Some(number) if 1 <= number && number <= nodes => Ok(number - 1),
-        _ => Err(format!("`{name}`: must be n1 to n{nodes}, or c1")),
     }
 }
 
@@ -250,20 +250,15 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_named_from_one() {
-        assert_eq!(place_named("n1", 3), Ok(0));
-        assert_eq!(place_named("c1", 3), Ok(3));
-        for bad in ["n0", "n4", "3", "", "n"] {
-            assert!(place_named(bad, 3).expect_err(bad).contains("n1 to n3"), "{bad}");
-        }
-    }
-
-    #[test]
     fn a_directory_with_a_record_is_refused_by_the_runs_name() {
         let directory = tempfile::tempdir().expect("a directory");
         let place = Place::new(directory.path(), None, Some(&"first".to_owned())).expect("a place");
         let held = place.lock().expect("free");
-        place.record(2).expect("a record").write(directory.path()).expect("written");
+        place
+            .record(&["n1".into(), "c1".into()])
+            .expect("a record")
+            .write(directory.path())
+            .expect("written");
         let second = Place::new(directory.path(), None, Some(&"second".to_owned())).expect("a place");
         assert!(second.lock().expect_err("held").contains("run first is there"));
         drop(held);

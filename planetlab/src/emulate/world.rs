@@ -15,7 +15,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
 use crate::emulate::made::{self, Made, NAMED, Namespace};
-use crate::emulate::packet;
+use crate::emulate::packet::{self, Places};
 use crate::emulate::system::{self, Device};
 
 /// The device's name in every namespace.
@@ -23,19 +23,20 @@ pub const DEVICE: &str = "wan0";
 /// Packets that wait for the router in a device. Fewer are lost in a burst, many more would hide seconds of delay.
 const QUEUE_PACKETS: u32 = 2_000;
 
-/// Makes what `made` names and returns the devices in the same order, nodes first, the client's last. `made` must have
+/// Makes what `made` names and returns the devices in the same order, nodes first, then the clients'. `made` must have
 /// been written to `directory`; it is written again with what was found. On failure the caller removes by the record.
-pub fn build(made: &mut Made, directory: &Path, mtu: u32) -> Result<Vec<File>, String> {
+pub fn build(made: &mut Made, places: Places, directory: &Path, mtu: u32) -> Result<Vec<File>, String> {
     prepare_named_directory(made, directory).map_err(|error| format!("{NAMED}: {error}"))?;
-    let (client, nodes) = made.namespaces.split_last().expect("the client is always there");
-    let own = enter_new(client, packet::CLIENT, mtu)?;
-    let nodes = nodes.to_vec();
+    // The first client's is this process's own, and first, so that nothing is ever outside.
+    let home = places.nodes;
+    let own = enter_new(&made.namespaces[home], places.address(home), mtu)?;
+    let others: Vec<_> =
+        made.namespaces.iter().cloned().enumerate().filter(|(place, _)| *place != home).collect();
     let built = thread::spawn(move || -> Result<Vec<File>, String> {
-        let enter = |(index, namespace)| enter_new(namespace, packet::node_address(index), mtu);
-        nodes.iter().enumerate().map(enter).collect()
+        others.iter().map(|(place, namespace)| enter_new(namespace, places.address(*place), mtu)).collect()
     });
     let mut devices = built.join().map_err(|_| "the thread that makes namespaces panicked".to_owned())??;
-    devices.push(own);
+    devices.insert(home, own);
     for namespace in &mut made.namespaces {
         namespace.inode = namespace.inode_now();
     }
