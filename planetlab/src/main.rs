@@ -4,9 +4,12 @@
 //! joins them and turns results into an exit status: 0 good, 1 something that was measured or some host failed,
 //! 2 bad input, told in one line on stderr. It knows violet's programs only as processes.
 
+mod deploy;
 mod emulate;
 mod inventory;
 mod probe;
+mod logs;
+mod nodes;
 mod remote;
 mod select;
 mod trial;
@@ -32,6 +35,13 @@ fn commands() -> Vec<(clap::Command, Run)> {
         (select::rank_command(), select::run_rank),
         (select::command(), select::run),
         (trial::command(), trial::run),
+        (deploy::command(), deploy::run),
+        (nodes::start_command(), nodes::start),
+        (nodes::stop_command(), nodes::stop),
+        (nodes::status_command(), nodes::status),
+        (nodes::restart_command(), nodes::restart),
+        (nodes::on_host::command(), nodes::on_host::run),
+        (logs::command(), logs::run),
     ]
 }
 

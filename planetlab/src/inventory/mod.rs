@@ -32,7 +32,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-pub use command::{command, run};
+pub use command::{aligned, command, run};
 
 /// File that is read when none is named.
 pub const FILE_DEFAULT: &str = "inventory.toml";

@@ -65,17 +65,6 @@ impl HostError {
         }
         Self::Dead(last_line)
     }
-
-    /// Whether the host itself cannot be reached, so that nothing else need be tried on it.
-    #[must_use]
-    pub fn is_unreachable(&self) -> bool {
-        match self {
-            Self::Dead(_) | Self::WrongKey | Self::UnknownHostKey | Self::ChangedHostKey => true,
-            Self::TimedOut(_) | Self::DiskFull | Self::Locked(_) | Self::Failed { .. } | Self::Here(_) => {
-                false
-            }
-        }
-    }
 }
 
 impl fmt::Display for HostError {

@@ -14,6 +14,7 @@
 
 mod clock;
 mod error;
+mod lock;
 mod process;
 
 use crate::inventory::Host;
@@ -26,6 +27,7 @@ use std::time::Duration;
 
 pub use clock::ClockOffset;
 pub use error::HostError;
+pub use lock::{locked, owner};
 
 /// How long a host may take to accept a connection.
 pub const CONNECT_TIME_MAX: Duration = Duration::from_secs(10);
