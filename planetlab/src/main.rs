@@ -5,12 +5,14 @@
 //! 2 bad input, told in one line on stderr. It knows violet's programs only as processes.
 
 mod deploy;
+mod campaign;
 mod emulate;
 mod inventory;
 mod probe;
 mod logs;
 mod nodes;
 mod remote;
+mod report;
 mod select;
 mod trial;
 mod when;
@@ -42,6 +44,9 @@ fn commands() -> Vec<(clap::Command, Run)> {
         (nodes::restart_command(), nodes::restart),
         (nodes::on_host::command(), nodes::on_host::run),
         (logs::command(), logs::run),
+        (campaign::command(), campaign::run),
+        (campaign::schedule_command(), campaign::run_schedule),
+        (campaign::fetch_command(), campaign::run_fetch),
     ]
 }
 

@@ -31,7 +31,9 @@ pub fn text(probe: &Probe) -> String {
 
 fn line(probe: &Probe, at: usize) -> String {
     let Some(report) = &probe.hosts[at].report else { return "no report".to_owned() };
-    let others: Vec<usize> = (0..probe.hosts.len()).filter(|other| *other != at).collect();
+    // Who is not there is nobody else's loss.
+    let is_there = |other: &usize| *other != at && probe.hosts[*other].report.is_some();
+    let others: Vec<usize> = (0..probe.hosts.len()).filter(is_there).collect();
     let trips: Vec<_> = others.iter().filter_map(|other| probe.round_trip(at, *other)).collect();
     let losses: Vec<_> = others.iter().filter_map(|other| probe.loss(at, *other)).collect();
     let ms = |value: Option<f64>| value.map_or("-".to_owned(), |ms| format!("{ms:.1} ms"));
