@@ -15,6 +15,7 @@ mod link;
 pub mod network;
 pub mod presets;
 pub mod roster;
+mod rules;
 pub mod scenario;
 pub mod settings;
 pub mod sites;

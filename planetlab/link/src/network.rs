@@ -1,8 +1,7 @@
 //! All links, and what becomes of a packet on them.
 //!
 //! A packet passes what limits the rate (of its sender, of the link, of its recipient), then chance and cuts, then
-//! time. The rules in force ([`Network::change`], cuts) are a short list; a link looks them up when
-//! they have changed, not for every packet.
+//! time.
 //!
 //! The limits of rate are all met at the moment of sending, and the longest wait counts: averages and the bottleneck are right,
 //! coincidences of packets that have come from different distances are not modelled.
@@ -10,6 +9,7 @@
 use crate::dice::Dice;
 use crate::link::{Link, Shaper};
 use crate::roster::{Endpoint, Ends};
+use crate::rules::Rules;
 use crate::settings::{Change, Settings};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -120,6 +120,15 @@ impl Counts {
         self.lost.iter().sum()
     }
 
+    /// Both together.
+    pub fn add(&mut self, other: &Self) {
+        self.sent += other.sent;
+        self.lost.iter_mut().zip(other.lost).for_each(|(sum, lost)| *sum += lost);
+        self.duplicated += other.duplicated;
+        self.reordered += other.reordered;
+        self.corrupted += other.corrupted;
+    }
+
     fn note(&mut self, outcome: Outcome, was_held: bool) {
         self.sent += 1;
         match outcome {
@@ -144,89 +153,72 @@ struct Node {
     down: Shaper,
 }
 
-#[derive(Clone, Debug)]
-struct Rule {
-    from: Ends,
-    to: Ends,
-    change: Change,
-}
-
 /// All links.
 #[derive(Debug)]
 pub struct Network {
     seed: u64,
-    base: Settings,
-    /// Links that begin with other settings.
-    pairs: BTreeMap<(Endpoint, Endpoint), Settings>,
-    rules: Vec<Rule>,
-    delay_scale: f64,
-    cuts: Vec<(Ends, Ends)>,
-    /// Counts the changes of all of these.
-    revision: u64,
+    rules: Rules,
     links: BTreeMap<(Endpoint, Endpoint), Link>,
     nodes: BTreeMap<Endpoint, Node>,
     counts: Counts,
 }
 
-/// How many changes there may be in force at once.
-const RULES_MAX: usize = 10_000;
-
 impl Network {
     /// A network whose links are all alike.
     #[must_use]
     pub fn new(seed: u64, base: Settings) -> Self {
-        Self {
-            seed,
-            base,
-            pairs: BTreeMap::new(),
-            rules: Vec::new(),
-            delay_scale: 1.0,
-            cuts: Vec::new(),
-            revision: 1,
-            links: BTreeMap::new(),
-            nodes: BTreeMap::new(),
-            counts: Counts::default(),
-        }
+        let (links, nodes, counts) = (BTreeMap::new(), BTreeMap::new(), Counts::default());
+        Self { seed, rules: Rules::new(base), links, nodes, counts }
     }
 
     /// What a link is in this network before any change; for building one.
     pub fn lay(&mut self, from: Endpoint, to: Endpoint, settings: Settings) {
-        self.pairs.insert((from, to), settings);
-        self.revision += 1;
+        self.rules.lay(from, to, settings);
+    }
+
+    /// What all other links are before any change.
+    #[must_use]
+    pub fn base(&self) -> Settings {
+        self.rules.base()
+    }
+
+    /// Changes what all other links are before any change.
+    pub fn set_base(&mut self, base: Settings) {
+        self.rules.set_base(base);
     }
 
     /// Sends one IP packet.
     pub fn send(&mut self, now: Duration, from: Endpoint, to: Endpoint, parcel: Parcel) -> Outcome {
-        let fragments = Fragments { count: 1, last_bytes: parcel.bytes, bytes_each: parcel.bytes };
-        self.carry(now, (from, to), fragments, parcel.group, parcel.bytes)
+        let Parcel { bytes, group } = parcel;
+        self.carry(now, (from, to), group, bytes, |_| Fragments::whole(bytes))
     }
 
     /// Sends a UDP datagram with so many bytes in it, cut into as many packets as the MTU demands, all of which must
     /// arrive. Whether it is doubled, held back or damaged is drawn once.
     pub fn send_datagram(&mut self, now: Duration, from: Endpoint, to: Endpoint, bytes: usize) -> Outcome {
-        let mtu = self.link(from, to).settings.mtu;
-        self.carry(now, (from, to), Fragments::of(bytes, mtu), None, bytes)
+        self.carry(now, (from, to), None, bytes, |mtu| Fragments::of(bytes, mtu))
     }
 
     fn carry(
         &mut self,
         now: Duration,
         (from, to): (Endpoint, Endpoint),
-        fragments: Fragments,
         group: Option<u64>,
         bytes: usize,
+        fragments_at: impl Fn(usize) -> Fragments,
     ) -> Outcome {
-        let mut dice = self.link(from, to).dice_of_packet();
-        let blocked = self.block(from, to, fragments);
-        let link = self.links.get_mut(&(from, to)).expect("it was made above");
+        let Self { seed, rules, links, nodes, counts } = self;
+        let link = links.entry((from, to)).or_insert_with(|| Link::new(*seed, from, to));
+        rules.refresh(link, from, to);
+        let fragments = fragments_at(link.settings.mtu);
+        let mut dice = link.dice_of_packet();
         // Chance is asked whatever else there is: a cut does not change what happens after it.
         let is_lost = (0..fragments.count).fold(false, |lost, _| link.loses(&mut dice) || lost);
         let draw = link.draw(now, group, &mut dice);
-        let left_at = match blocked {
+        let left_at = match block(nodes, link, (from, to), fragments) {
             Some(cause) => Err(cause),
-            None => self.shape(now, (from, to), fragments),
+            None => shape(nodes, link, (from, to), now, fragments),
         };
-        let link = self.links.get_mut(&(from, to)).expect("it was made above");
         let outcome = match left_at {
             Err(cause) => Outcome::Lost(cause),
             Ok(_) if is_lost => Outcome::Lost(Cause::Chance),
@@ -237,64 +229,8 @@ impl Network {
             }
         };
         link.counts.note(outcome, draw.held.is_some());
-        self.counts.note(outcome, draw.held.is_some());
+        counts.note(outcome, draw.held.is_some());
         outcome
-    }
-
-    /// The link between two ends, by the rules in force.
-    fn link(&mut self, from: Endpoint, to: Endpoint) -> &mut Link {
-        let Self { seed, base, pairs, rules, delay_scale, cuts, revision, links, .. } = self;
-        let link = links.entry((from, to)).or_insert_with(|| Link::new(*seed, from, to));
-        if link.revision != *revision {
-            let mut settings = *pairs.get(&(from, to)).unwrap_or(base);
-            let meant = rules.iter().filter(|rule| rule.from.contains(from) && rule.to.contains(to));
-            meant.for_each(|rule| settings.apply(&rule.change));
-            settings.delay = settings.delay.mul_f64(*delay_scale);
-            link.settings = settings;
-            link.is_cut = is_cut(cuts, from, to);
-            link.revision = *revision;
-        }
-        link
-    }
-
-    /// What keeps a packet from being sent at all.
-    fn block(&mut self, from: Endpoint, to: Endpoint, fragments: Fragments) -> Option<Cause> {
-        let is = |of: fn(&Node) -> bool| [from, to].iter().any(|end| self.nodes.get(end).is_some_and(of));
-        if is(|node| node.is_down) {
-            return Some(Cause::Down);
-        }
-        if is(|node| node.is_paused) {
-            return Some(Cause::Paused);
-        }
-        let link = self.link(from, to);
-        if link.is_cut {
-            return Some(Cause::Cut);
-        }
-        (link.settings.mtu < fragments.bytes_each).then_some(Cause::TooLong)
-    }
-
-    /// When the last fragment has passed all that limits the rate.
-    fn shape(
-        &mut self,
-        now: Duration,
-        (from, to): (Endpoint, Endpoint),
-        fragments: Fragments,
-    ) -> Result<Duration, Cause> {
-        let link = self.links.get_mut(&(from, to)).expect("it was made before");
-        let Settings { rate, queue_bytes, .. } = link.settings;
-        let mut left_at = Ok(now);
-        for bytes in fragments.sizes() {
-            let mut passed = Some(now);
-            if let Some(node) = self.nodes.get_mut(&from) {
-                passed = node.up.pass(now, bytes, node.up_rate, queue_bytes);
-            }
-            passed = passed.and_then(|at| Some(at.max(link.shaper.pass(now, bytes, rate, queue_bytes)?)));
-            if let Some((at, node)) = passed.zip(self.nodes.get_mut(&to)) {
-                passed = node.down.pass(now, bytes, node.down_rate, queue_bytes).map(|down| at.max(down));
-            }
-            left_at = left_at.and_then(|before| passed.map(|at| at.max(before)).ok_or(Cause::QueueFull));
-        }
-        left_at
     }
 
     /// Changes links from some ends to some ends; later changes count over earlier ones.
@@ -302,37 +238,23 @@ impl Network {
     /// # Errors
     /// Too many changes are in force.
     pub fn change(&mut self, from: &Ends, to: &Ends, change: &Change) -> Result<(), String> {
-        let is_replaced = |rule: &Rule| rule.from == *from && rule.to == *to && change.covers(&rule.change);
-        self.rules.retain(|rule| !is_replaced(rule));
-        if RULES_MAX <= self.rules.len() {
-            return Err(format!("{RULES_MAX} changes are in force, which is the most; 'reset' undoes them"));
-        }
-        self.rules.push(Rule { from: from.clone(), to: to.clone(), change: change.clone() });
-        self.revision += 1;
-        Ok(())
+        self.rules.change(from, to, change)
     }
 
     /// Multiplies all delays, compared to how they were before any such change.
     pub fn scale_delays(&mut self, factor: f64) {
-        self.delay_scale = factor;
-        self.revision += 1;
+        self.rules.scale_delays(factor);
     }
 
     /// Undoes all changes, scales and limits.
     pub fn reset(&mut self) {
-        self.rules.clear();
+        self.rules.reset();
         self.nodes.values_mut().for_each(|node| (node.up_rate, node.down_rate) = (None, None));
-        self.delay_scale = 1.0;
-        self.revision += 1;
     }
 
     /// Cuts the links from some ends to some others, in this direction. What is inside both groups stays whole.
     pub fn cut(&mut self, from: &Ends, to: &Ends) {
-        let cut = (from.clone(), to.clone());
-        if !self.cuts.contains(&cut) {
-            self.cuts.push(cut);
-            self.revision += 1;
-        }
+        self.rules.cut(from, to);
     }
 
     /// Cuts both directions between some ends and some others.
@@ -348,14 +270,13 @@ impl Network {
 
     /// Joins everything that was cut.
     pub fn heal(&mut self) {
-        self.cuts.clear();
-        self.revision += 1;
+        self.rules.heal();
     }
 
     /// Whether nothing passes in this direction.
     #[must_use]
     pub fn is_cut(&self, from: Endpoint, to: Endpoint) -> bool {
-        is_cut(&self.cuts, from, to)
+        self.rules.is_cut(from, to)
     }
 
     /// Packets to and from this end are lost until it is resumed. (Who drives processes stops those instead.)
@@ -387,7 +308,9 @@ impl Network {
 
     /// How a link is now.
     pub fn settings(&mut self, from: Endpoint, to: Endpoint) -> Settings {
-        self.link(from, to).settings
+        let link = self.links.entry((from, to)).or_insert_with(|| Link::new(self.seed, from, to));
+        self.rules.refresh(link, from, to);
+        link.settings
     }
 
     /// What happened to packets so far.
@@ -403,9 +326,47 @@ impl Network {
     }
 }
 
-/// What an end sends to itself is on no wire.
-fn is_cut(cuts: &[(Ends, Ends)], from: Endpoint, to: Endpoint) -> bool {
-    from != to && cuts.iter().any(|(some, others)| some.contains(from) && others.contains(to))
+/// What keeps a packet from being sent at all.
+fn block(
+    nodes: &BTreeMap<Endpoint, Node>,
+    link: &Link,
+    (from, to): (Endpoint, Endpoint),
+    fragments: Fragments,
+) -> Option<Cause> {
+    let is = |of: fn(&Node) -> bool| [from, to].iter().any(|end| nodes.get(end).is_some_and(of));
+    if is(|node| node.is_down) {
+        Some(Cause::Down)
+    } else if is(|node| node.is_paused) {
+        Some(Cause::Paused)
+    } else if link.is_cut {
+        Some(Cause::Cut)
+    } else {
+        (link.settings.mtu < fragments.bytes_each).then_some(Cause::TooLong)
+    }
+}
+
+/// When the last fragment has passed all that limits the rate.
+fn shape(
+    nodes: &mut BTreeMap<Endpoint, Node>,
+    link: &mut Link,
+    (from, to): (Endpoint, Endpoint),
+    now: Duration,
+    fragments: Fragments,
+) -> Result<Duration, Cause> {
+    let Settings { rate, queue_bytes, .. } = link.settings;
+    let mut left_at = Ok(now);
+    for bytes in fragments.sizes() {
+        let mut passed = Some(now);
+        if let Some(node) = nodes.get_mut(&from) {
+            passed = node.up.pass(now, bytes, node.up_rate, queue_bytes);
+        }
+        passed = passed.and_then(|at| Some(at.max(link.shaper.pass(now, bytes, rate, queue_bytes)?)));
+        if let Some((at, node)) = passed.zip(nodes.get_mut(&to)) {
+            passed = node.down.pass(now, bytes, node.down_rate, queue_bytes).map(|down| at.max(down));
+        }
+        left_at = left_at.and_then(|before| passed.map(|at| at.max(before)).ok_or(Cause::QueueFull));
+    }
+    left_at
 }
 
 /// The packets that a datagram is cut into.
@@ -418,6 +379,10 @@ struct Fragments {
 }
 
 impl Fragments {
+    fn whole(bytes: usize) -> Self {
+        Self { count: 1, bytes_each: bytes, last_bytes: bytes }
+    }
+
     fn of(payload_bytes: usize, mtu: usize) -> Self {
         // The offset of a fragment is a multiple of eight.
         let room = (mtu - IP_HEADER_BYTES) / 8 * 8;

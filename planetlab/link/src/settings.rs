@@ -43,6 +43,21 @@ pub enum Loss {
     },
 }
 
+impl Loss {
+    /// The share of all packets that is lost, per million, in the long run.
+    #[must_use]
+    pub fn average(self) -> u32 {
+        match self {
+            Self::Each(chance) => chance,
+            Self::Gilbert { worsens, mends, bad, good } => {
+                let [worsens, mends, bad, good] = [worsens, mends, bad, good].map(u64::from);
+                // A link that never turns stays good.
+                ((worsens * bad + mends * good) / (worsens + mends).max(1)) as u32
+            }
+        }
+    }
+}
+
 /// One direction of a link. Chances are per million packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
