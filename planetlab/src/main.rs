@@ -4,13 +4,13 @@
 //! joins them and turns results into an exit status: 0 good, 1 something that was measured or some host failed,
 //! 2 bad input, told in one line on stderr. It knows violet's programs only as processes.
 
-mod deploy;
 mod campaign;
+mod deploy;
 mod emulate;
 mod inventory;
-mod probe;
 mod logs;
 mod nodes;
+mod probe;
 mod remote;
 mod report;
 mod select;

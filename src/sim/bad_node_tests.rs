@@ -6,7 +6,6 @@
 
 use super::Bugs;
 use super::client::{Client, Manners, key_of};
-use violet_link::dice::Dice;
 use super::history::Action;
 use super::host::Plan;
 use super::network::{MILLION_PER_PERCENT, Place, Weather};
@@ -15,6 +14,7 @@ use crate::config::Config;
 use crate::metrics::Metric;
 use crate::time::{Duration, Instant};
 use violet_client::{Format, RetryPolicy};
+use violet_link::dice::Dice;
 
 const NODES: usize = 15;
 const BAD: usize = 7;

@@ -5,7 +5,6 @@
 //! to eight seconds later, as networks and impatient users do. A client that *needs its front end*
 //! takes replies only from the address it asked, as a connected socket does.
 
-use violet_link::dice::Dice;
 use super::history::{Action, History, OpId, Seen};
 use super::host::Host;
 use super::network::Place;
@@ -17,6 +16,7 @@ use violet_client::wire::{self, KEY_BYTES_MAX};
 use violet_client::{
     Exchange, Format, Key, MessageId, Operation, Outcome, Request, RetryPolicy, Status, Step, Value, Verdict,
 };
+use violet_link::dice::Dice;
 
 /// The port of a client's exchange; repeats leave from others.
 const PORT: u16 = 5000;

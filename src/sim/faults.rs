@@ -1,10 +1,10 @@
 //! What goes wrong in a run, and when: a plan that follows from the seed.
 
-use violet_link::dice::Dice;
 use super::host::State;
 use super::network::Weather;
 use super::world::World;
 use crate::time::{Duration, Instant};
+use violet_link::dice::Dice;
 
 /// What kind of trouble a run has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -6,7 +6,6 @@
 //! keeps its memory and its queues (SIGSTOP); a *down* one has lost both.
 
 use super::Bugs;
-use violet_link::dice::Dice;
 use super::network::Place;
 use crate::config::Config;
 use crate::control::{Control, Planes};
@@ -20,6 +19,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use violet_client::Key;
+use violet_link::dice::Dice;
 
 /// What a receive buffer holds, as the kernel counts: payload and what it keeps beside it.
 const QUEUE_BYTES_MAX: usize = 2 * 1024 * 1024;

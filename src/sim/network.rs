@@ -5,10 +5,10 @@
 //! duplication, reordering and damage are knobs ([`Weather`]), partitions cut single directions.
 //! Pure: a datagram goes in, the moments at which it arrives come out.
 
-use violet_link::dice::Dice;
 use crate::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use violet_link::dice::Dice;
 
 /// Payload that fits one Ethernet frame; a longer datagram is lost when any of its fragments is.
 const FRAGMENT_BYTES: usize = 1_472;

@@ -2,7 +2,6 @@
 
 use super::Bugs;
 use super::client::{Client, Manners};
-use violet_link::dice::Dice;
 use super::host::Plan;
 use super::network::Weather;
 use super::world::World;
@@ -14,6 +13,7 @@ use crate::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use violet_client::wire::{self, Context};
 use violet_client::{Format, Key, MessageId, Operation, Request, RetryPolicy, Status, Value};
+use violet_link::dice::Dice;
 
 const PORT: u16 = 7_000;
 const BLIND: &[u8] = b"";

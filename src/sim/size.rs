@@ -4,9 +4,9 @@
 //! and 20: small clusters show more per second, large ones show what small ones cannot. The dice for it
 //! are the seed's own for this purpose: a run with a drawn number is the run with that number given.
 
-use violet_link::dice::Dice;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
+use violet_link::dice::Dice;
 
 /// What a run may have.
 const ALLOWED: RangeInclusive<usize> = 1..=200;

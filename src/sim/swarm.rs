@@ -8,7 +8,6 @@ use super::Bugs;
 use super::census;
 use super::checker::{self, Claims, Findings, Violation};
 use super::client::{Client, Habits, Manners, REPEAT_WITHIN, key_of};
-use violet_link::dice::Dice;
 use super::faults::{self, Fault, Mood, Tally};
 use super::history::{Action, OpId, Seen};
 use super::host::{Plan, State};
@@ -20,6 +19,7 @@ use crate::config::{Config, FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::time::{Duration, Instant};
 use std::collections::BTreeMap;
 use violet_client::{Format, RetryPolicy};
+use violet_link::dice::Dice;
 
 /// Time that a new cluster gets before clients start.
 const SETTLE: Duration = Duration::from_millis(1_500);

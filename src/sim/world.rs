@@ -5,7 +5,6 @@
 //! every event with its time, its place and its bytes.
 
 use super::client::{Client, Letter};
-use violet_link::dice::Dice;
 use super::history::{History, OpId};
 use super::host::{Host, Plan, Plane, Report, State};
 use super::message_count;
@@ -17,6 +16,7 @@ use crate::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
+use violet_link::dice::Dice;
 use xxhash_rust::xxh3::xxh3_64;
 
 /// When every simulation begins: a moment of 2025.
