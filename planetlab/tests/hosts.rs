@@ -36,6 +36,11 @@ struct World {
 
 impl Drop for World {
     fn drop(&mut self) {
+        // A test that failed on the way may have left nodes running.
+        let mut stop = Command::new(TESTBED);
+        stop.args(["stop", "--force", "--only", &GOOD.join(","), "--inventory"])
+            .arg(self.at("inventory.toml"));
+        drop(stop.stdin(Stdio::null()).output());
         for sshd in &mut self.sshds {
             drop(sshd.kill());
             drop(sshd.wait());

@@ -179,6 +179,7 @@ fn run_node(
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     let release = std::fs::canonicalize(dir.join("current")).map_err(|error| format!("current: {error}"))?;
+    let since = now();
     let mut node = Command::new(release.join("violet"))
         .args(arguments)
         .current_dir(&paths.node)
@@ -199,7 +200,7 @@ fn run_node(
         keeper: process(own),
         node: process(child),
         boot: boot(),
-        since: now(),
+        since,
         owner: owner.to_owned(),
         release: release.file_name().unwrap_or_default().to_string_lossy().into_owned(),
         listen: listen.to_owned(),

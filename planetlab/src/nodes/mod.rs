@@ -14,6 +14,7 @@ use crate::inventory::{Host, Inventory, aligned, args, at_once, local_dir};
 use crate::remote::{Fleet, HostError, PerHost, SHORT_DEADLINE, locked, owner, quoted, tell_failures};
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use on_host::{StartRequest, Started, Status};
+use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -22,6 +23,9 @@ pub use on_host::LogLine;
 
 /// Settings that are set for each node and cannot be given.
 const OWN_SETTINGS: [&str; 4] = ["listen", "advertise", "servers", "cluster-key-file"];
+
+/// Where, in this machine's directory, what was given to the last start is kept.
+const GIVEN_FILE: &str = "settings.json";
 
 /// Describes `start`.
 #[must_use]
@@ -75,7 +79,7 @@ fn node_args() -> [Arg; 2] {
         Arg::new("set")
             .long("set")
             .value_name("name=value")
-            .help("A setting for every node, over that of the inventory; see 'violet serve --help'.")
+            .help("A setting for every node, over that of the inventory; see 'violet serve --help'. Restarts keep it.")
             .action(ArgAction::Append),
         Arg::new("gossip")
             .long("gossip")
@@ -95,6 +99,10 @@ pub fn start(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let list = local_dir(matches).join("servers.txt");
     std::fs::write(&list, &plan.servers).map_err(|error| format!("{}: {error}", list.display()))?;
     let failed = results.iter().filter(|(_, result)| result.is_err()).count();
+    // Settings with which no node starts would keep the next start from working, too.
+    if failed < results.len() {
+        plan.given.keep(&local_dir(matches))?;
+    }
     println!("{} nodes started, {failed} not; servers: {}", results.len() - failed, list.display());
     Ok(ExitCode::from(u8::from(!tell_failures(&results))))
 }
@@ -130,6 +138,9 @@ pub fn restart(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     }
     let results = fleet.on_all(&plan.inventory.all(), at_once(matches), |host| plan.restart(&fleet, host));
     let failed = results.iter().filter(|(_, result)| result.is_err()).count();
+    if failed < results.len() {
+        plan.given.keep(&local_dir(matches))?;
+    }
     println!("{} nodes restarted, {failed} not", results.len() - failed);
     Ok(ExitCode::from(u8::from(!tell_failures(&results))))
 }
@@ -198,6 +209,7 @@ struct Plan {
     settings: Vec<(String, String)>,
     owner: String,
     is_forced: bool,
+    given: Given,
 }
 
 impl Plan {
@@ -208,18 +220,10 @@ impl Plan {
         let members: Vec<String> =
             whole.hosts.iter().filter_map(|host| host.node().ok()).map(|node| node.to_string()).collect();
         let mut settings = inventory.settings.clone();
-        for text in matches.get_many::<String>("set").into_iter().flatten() {
-            let (name, value) = text
-                .split_once('=')
-                .filter(|(name, _)| !name.is_empty())
-                .ok_or_else(|| format!("--set: '{text}' is not allowed; allowed: name=value"))?;
-            if OWN_SETTINGS.contains(&name) {
-                return Err(format!("--set {name}: is set for each node, from the inventory").into());
-            }
-            settings.insert(name.into(), value.into());
-        }
-        if let Some(gossip) = matches.get_one::<String>("gossip").or(inventory.gossip.as_ref()) {
-            settings.insert("gossip".into(), gossip.clone());
+        let given = Given::of(matches)?;
+        settings.extend(given.settings.clone());
+        if let Some(gossip) = inventory.gossip.as_ref() {
+            settings.entry("gossip".into()).or_insert_with(|| gossip.clone());
         }
         Ok(Self {
             servers: members.join("\n"),
@@ -227,6 +231,7 @@ impl Plan {
             settings: settings.into_iter().collect(),
             owner: owner(),
             is_forced: matches.get_flag("force"),
+            given,
             inventory,
         })
     }
@@ -257,6 +262,55 @@ impl Plan {
         let output =
             fleet.run(host, &locked(host, purpose, self.is_forced, body), &request, 2 * SHORT_DEADLINE)?;
         read(&output.stdout)
+    }
+}
+
+/// What `--set` and `--gossip` said. It is kept, because a node that is started again alone or in turn has to fit the
+/// others: many settings are to be the same on all members.
+#[derive(Default, serde::Serialize, serde::Deserialize)]
+struct Given {
+    settings: BTreeMap<String, String>,
+}
+
+impl Given {
+    /// What is said now; on a restart, or a start of some hosts only, what was said last where nothing is.
+    fn of(matches: &ArgMatches) -> Result<Self, Failure> {
+        let mut given = Self::default();
+        for text in matches.get_many::<String>("set").into_iter().flatten() {
+            let (name, value) = text
+                .split_once('=')
+                .filter(|(name, _)| !name.is_empty())
+                .ok_or_else(|| format!("--set: '{text}' is not allowed; allowed: name=value"))?;
+            if OWN_SETTINGS.contains(&name) {
+                return Err(format!("--set {name}: is set for each node, from the inventory").into());
+            }
+            given.settings.insert(name.into(), value.into());
+        }
+        if let Some(gossip) = matches.get_one::<String>("gossip") {
+            given.settings.insert("gossip".into(), gossip.clone());
+        }
+        // Only `start` has no flag --rolling.
+        let is_restart = matches.try_contains_id("rolling").is_ok();
+        let is_part = is_restart || matches.contains_id("only");
+        if given.settings.is_empty() && is_part {
+            return Self::read(&local_dir(matches).join(GIVEN_FILE));
+        }
+        Ok(given)
+    }
+
+    /// Keeps it for the next time.
+    fn keep(&self, dir: &Path) -> Result<(), Failure> {
+        keeper::write_private(&dir.join(GIVEN_FILE), &serde_json::to_vec(self)?)
+    }
+
+    fn read(path: &Path) -> Result<Self, Failure> {
+        match std::fs::read(path) {
+            Ok(text) => {
+                Ok(serde_json::from_slice(&text).map_err(|error| format!("{}: {error}", path.display()))?)
+            }
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),
+            Err(error) => Err(format!("{}: {error}", path.display()).into()),
+        }
     }
 }
 

@@ -275,8 +275,9 @@ fn status(dir: &Path) -> Result<Status, Failure> {
     let paths = Paths::of(dir);
     let version = std::process::Command::new(dir.join("current/violet")).arg("--version").output().ok();
     let version = version.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    let last_error = last_error(&paths);
-    let Some(file) = PidFile::read(&paths)? else {
+    let file = PidFile::read(&paths)?;
+    let last_error = last_error(&paths, file.as_ref().map_or(0.0, |file| file.since));
+    let Some(file) = file else {
         return Ok(Status { state: "stopped".into(), version, last_error, ..Status::default() });
     };
     let is_running = file.boot == super::keeper::boot() && file.node.is_alive();
@@ -299,13 +300,13 @@ fn status(dir: &Path) -> Result<Status, Failure> {
     Ok(status)
 }
 
-/// The last line of the node's current or last life that was on stderr or told its end.
-fn last_error(paths: &Paths) -> Option<String> {
+/// The last line since that time that was on stderr or told an end.
+fn last_error(paths: &Paths, since: f64) -> Option<String> {
     let length = std::fs::metadata(paths.log()).ok()?.len();
     let tail = read_from(&paths.log(), length.saturating_sub(LOG_TAIL_BYTES)).ok()?;
     let line = tail.lines().filter_map(LogLine::read).rfind(|line| {
         // That a node ended because it was asked to is no error.
-        line.source == "err" || line.source == "end" && line.text != "status 0"
+        since <= line.time && (line.source == "err" || line.source == "end" && line.text != "status 0")
     })?;
     Some(if line.source == "end" { format!("ended: {}", line.text) } else { line.text.to_owned() })
 }
@@ -377,15 +378,16 @@ mod tests {
     }
 
     #[test]
-    fn the_last_error_is_no_orderly_end() {
+    fn the_last_error_is_no_orderly_end_and_not_of_an_earlier_life() {
         let dir = tempfile::tempdir().unwrap();
         let paths = Paths::of(dir.path());
         let check = |text: &str| {
             std::fs::create_dir_all(&paths.node).unwrap();
             std::fs::write(paths.log(), text).unwrap();
-            last_error(&paths)
+            last_error(&paths, 0.5)
         };
         assert_eq!(check("1.0 out ready\n2.0 end status 0\n"), None);
+        assert_eq!(check("0.4 end signal 9\n1.0 out ready\n"), None);
         assert_eq!(check("1.0 err bad\n2.0 end status 0\n").as_deref(), Some("bad"));
         assert_eq!(check("1.0 err bad\n2.0 end signal 9\n").as_deref(), Some("ended: signal 9"));
     }

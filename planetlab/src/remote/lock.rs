@@ -67,8 +67,8 @@ pub fn locked(host: &Host, purpose: &str, is_forced: bool, body: &str) -> String
 /// Who works here: `user@machine`.
 #[must_use]
 pub fn owner() -> String {
-    let user =
-        std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "somebody".into());
+    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
+    let user = user.map_or_else(|| format!("user-{}", nix::unistd::getuid()), |user| user.name);
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "somewhere".into());
     let owner = format!("{user}@{}", machine.trim());
     owner.chars().filter(|c| !c.is_control() && !c.is_whitespace()).collect()
