@@ -47,6 +47,7 @@ fn commands() -> Vec<(clap::Command, Run)> {
         (campaign::command(), campaign::run),
         (campaign::schedule_command(), campaign::run_schedule),
         (campaign::fetch_command(), campaign::run_fetch),
+        (report::command(), report::run),
     ]
 }
 

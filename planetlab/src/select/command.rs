@@ -87,7 +87,7 @@ fn limit_args() -> Vec<Arg> {
 fn limits(matches: &ArgMatches) -> Result<Limits, Failure> {
     let number = |name: &str| {
         let value = *matches.get_one::<f64>(name).expect("the flag has a default");
-        match 0.0 <= value && value <= 1e12 {
+        match (0.0..=1e12).contains(&value) {
             true => Ok(value),
             false => Err(format!("--{name} {value}: a number that is not negative would be right")),
         }

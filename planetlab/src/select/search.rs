@@ -133,12 +133,12 @@ fn best_addition(field: &Field, chosen: &[usize], fitting: &[usize]) -> Option<u
 }
 
 /// Exchanges one chosen host for one that is not, the best exchange first, until none helps.
-fn swap(field: &Field, wish: &Wish, able: &[usize], chosen: &mut Vec<usize>) {
+fn swap(field: &Field, wish: &Wish, able: &[usize], chosen: &mut [usize]) {
     let mut score = Score::of(field, chosen);
     for _ in 0..SWAPS_MAX {
         let mut best: Option<(Score, usize, usize)> = None;
         for place in 0..chosen.len() {
-            let mut rest = chosen.clone();
+            let mut rest = chosen.to_vec();
             rest.swap_remove(place);
             let free = able.iter().filter(|host| !chosen.contains(host));
             for host in free.filter(|host| may_join(field, wish, &rest, **host).is_ok()) {
