@@ -284,11 +284,11 @@ settings! {
     memory_mib "memory-mib": u64, "MiB", "160", range(32, 1_048_576),
         "Memory that the process may use, values, caches and queues included. At the limit PUT gets 'out of space'.";
     hint_after_ms "hint-after-ms": u64, "ms", "50", range(1, 60_000),
-        "A replica that has not acknowledged a write for this long is replaced by the next member, with a hint.";
+        "A replica that has not acknowledged a write for this long, beyond the round trip to it, is replaced by the next member, with a hint.";
     suspect_after_ms "suspect-after-ms": u64, "ms", "350", range(20, 60_000),
-        "A member that answers nothing for this long is bypassed until it is heard again.";
+        "A member that answers nothing for this long, beyond the round trip to it, is bypassed until it is heard again.";
     hedge_after_ms "hedge-after-ms": u64, "ms", "25", range(1, 60_000),
-        "A read whose replica has not answered for this long (or longer, while all replicas are slow) is sent to a second one.";
+        "A read whose replica has not answered for this long beyond the round trip (or longer, while all replicas are slow) is sent to a second one.";
     fence_after_ms "fence-after-ms": u64, "ms", "300", range(50, 60_000),
         "A gap in this process's time (suspended, starved) longer than this: serve nothing until caught up.";
     stale_after_ms "stale-after-ms": u64, "ms", "2000", range(100, 60_000),
@@ -308,7 +308,7 @@ settings! {
     forget_after_ms "forget-after-ms": u64, "ms", "20000", range(1_000, 86_400_000),
         "A member down for this long loses its place: its share of the data is copied anew from the other replicas.";
     gossip "gossip": GossipPreset, "preset", "lan", ANY,
-        "Time-outs of the failure detector.";
+        "Time-outs of the failure detector, at least; long round trips, which are measured, stretch them.";
     lanes "lanes": Lanes, "mode", "steered", ANY,
         "How the kernel spreads the port over sockets.";
     workers "workers": usize, "threads", "0", range(0, 256),

@@ -213,6 +213,13 @@ impl Control {
                 let message = Message::Probe { stamp: due.stamp, late: due.late };
                 self.node.link().send(now, &view, due.to, &message, outbox);
             }
+            for to in aside::unmeasured(&view, now) {
+                let message = Message::Probe { stamp: now.as_nanos(), late: false };
+                self.node.link().send(now, &view, to, &message, outbox);
+            }
+            let alive = view.members().iter().filter(|member| member.state == MemberState::Alive);
+            let farthest = alive.map(|member| member.peer.round_trip()).max();
+            self.membership.allow_for(farthest.unwrap_or_default());
         }
         let fence = self.node.fence();
         let should = aside::should_stand_aside(&view, now);
@@ -414,7 +421,8 @@ impl Control {
             if !view.is_usable(index, now, self.node.suspect_after(now)) {
                 continue;
             }
-            let due = self.node.replica().hints.take_due(owner, now, HINT_AGAIN_AFTER, HINTS_PER_TICK);
+            let again_after = HINT_AGAIN_AFTER + view.member(index).peer.round_trip();
+            let due = self.node.replica().hints.take_due(owner, now, again_after, HINTS_PER_TICK);
             for (key, hint) in due {
                 let message = Message::Hint { write: hint.write(key) };
                 self.node.link().send(now, &view, index, &message, outbox);

@@ -6,7 +6,7 @@
 
 use std::fmt;
 use std::ops::{Add, Sub};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 pub use std::time::Duration;
 
 /// A moment, in nanoseconds since the UNIX epoch on this process's steady clock.
@@ -91,6 +91,45 @@ impl UsualDuration {
     }
 }
 
+/// How long the way to somewhere and back takes by itself: the least that was seen, which may rise again by 1 ms a
+/// second. So a queue or a lost packet does not lengthen it, a member that has become slow does not get more time for
+/// that, and a route that has become longer is known within a minute or two.
+#[derive(Debug, Default)]
+pub struct LeastDuration {
+    nanos: AtomicU64,
+    noted_at: AtomicU64,
+    samples: AtomicU32,
+}
+
+impl LeastDuration {
+    /// It may rise by one part in so many of the time that passes.
+    const RISE: u64 = 1_000;
+
+    /// One more sample.
+    pub fn note(&self, now: Instant, sample: Duration) {
+        let sample = u64::try_from(sample.as_nanos()).unwrap_or(u64::MAX);
+        let passed = now.since(Instant::from_nanos(self.noted_at.swap(now.as_nanos(), Ordering::Relaxed)));
+        let risen = u64::try_from(passed.as_nanos()).unwrap_or(u64::MAX) / Self::RISE;
+        let least = match self.samples.fetch_add(1, Ordering::Relaxed) {
+            0 => sample,
+            _ => self.nanos.load(Ordering::Relaxed).saturating_add(risen).min(sample),
+        };
+        self.nanos.store(least, Ordering::Relaxed);
+    }
+
+    /// The least; zero before the first sample.
+    #[must_use]
+    pub fn get(&self) -> Duration {
+        Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
+    }
+
+    /// How many samples there were.
+    #[must_use]
+    pub fn samples(&self) -> u32 {
+        self.samples.load(Ordering::Relaxed)
+    }
+}
+
 /// The time within which about 95 of 100 things are done, estimated one sample at a time: a sample above the
 /// estimate raises it nineteen times as far as one below lowers it, so it rests where one in twenty is above
 /// (Ma, Muthukrishnan and Sandler, Frugal Streaming, 2013; but with steps in proportion, because the right
@@ -139,6 +178,21 @@ mod tests {
         assert!(Duration::from_millis(115) < late && late <= Duration::from_millis(120), "{late:?}");
         (0..200).for_each(|_| usual.note(Duration::from_secs(9)));
         assert_eq!(usual.late_after(floor, ceiling), ceiling);
+    }
+
+    #[test]
+    fn the_least_does_not_follow_queues_and_follows_a_new_route_slowly() {
+        let (ms, at) = (Duration::from_millis, |seconds: u64| Instant::from_nanos(seconds * 1_000_000_000));
+        let least = LeastDuration::default();
+        assert_eq!(least.get(), Duration::ZERO);
+        for (second, sample) in [(10, 120), (11, 100), (12, 900)] {
+            least.note(at(second), ms(sample));
+        }
+        assert_eq!(least.get(), ms(101));
+        (3..6).for_each(|tens| least.note(at(tens * 10), ms(700)));
+        assert_eq!((least.get(), least.samples()), (ms(139), 6));
+        least.note(at(60), ms(100));
+        assert_eq!(least.get(), ms(100));
     }
 
     /// Feeds so many durations, 1 µs to 1 s by 1 / `below` with every power the same chance, and says how many

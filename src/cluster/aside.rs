@@ -33,6 +33,10 @@ const LATE_FOR: Duration = Duration::from_secs(2);
 const IMPRESSION_KEPT: Duration = Duration::from_secs(3);
 /// How often an accused member is probed.
 pub const PROBE_EVERY: Duration = Duration::from_millis(250);
+/// How often the way to a member is measured when it begins to be known, one probe in each review.
+const MEASURED_MIN: u32 = 4;
+/// After that, in one review of so many: every ten seconds.
+const MEASURE_ONE_IN: u64 = 40;
 /// Answers in a row that end an accusation.
 const ON_TIME_MIN: u32 = 20;
 /// For how long an accusation counts that is not renewed.
@@ -145,12 +149,31 @@ pub fn review(view: &ClusterView, now: Instant) -> Vec<DueProbe> {
             lateness(member).on_time.store(0, Ordering::Relaxed);
         }
     }
-    others().filter(|member| lateness(*member).is_accused()).map(|to| probe(lateness(to), to, now)).collect()
+    let accused = others().filter(|member| lateness(*member).is_accused());
+    accused.map(|to| probe(lateness(to), to, now, view.member(to).peer.round_trip())).collect()
 }
 
-fn probe(lateness: &Lateness, to: u16, now: Instant) -> DueProbe {
-    let was_answered =
-        lateness.answered.load(Ordering::Relaxed) == lateness.probed_at.load(Ordering::Relaxed);
+/// Members whose way is to be measured now: all that were not measured a few times yet, and of the others each one
+/// once in [`MEASURE_ONE_IN`] reviews. Accused ones are probed anyway.
+pub fn unmeasured(view: &ClusterView, now: Instant) -> impl Iterator<Item = u16> + '_ {
+    let round = now.as_nanos() / PROBE_EVERY.as_nanos() as u64;
+    let is_due = move |to: &u16| {
+        let peer = &view.member(*to).peer;
+        let is_new = peer.way.samples() < MEASURED_MIN;
+        *to != view.me()
+            && !peer.lateness.is_accused()
+            && view.is_up(*to)
+            && (is_new || (round + u64::from(*to)).is_multiple_of(MEASURE_ONE_IN))
+    };
+    (0..view.members().len() as u16).filter(is_due)
+}
+
+fn probe(lateness: &Lateness, to: u16, now: Instant, round_trip: Duration) -> DueProbe {
+    let answered = lateness.answered.load(Ordering::Relaxed);
+    // When the way is longer than the time between probes, the answer to the last one cannot be here yet.
+    let was_answered = answered == lateness.probed_at.load(Ordering::Relaxed)
+        || PROBE_EVERY < round_trip
+            && now.since(Instant::from_nanos(answered)) <= PROBE_EVERY * 3 / 2 + round_trip;
     let on_time = if was_answered { lateness.on_time.load(Ordering::Relaxed) + 1 } else { 0 };
     lateness.on_time.store(on_time, Ordering::Relaxed);
     let late = on_time <= ON_TIME_MIN;

@@ -7,7 +7,7 @@ use crate::ids::{Generation, Token, Version};
 use crate::metrics::Metric;
 use crate::peer::message::ANSWERED_MAX;
 use crate::peer::{Answered, Envelope, Standing};
-use crate::time::{Duration, Instant, TailDuration, UsualDuration};
+use crate::time::{Duration, Instant, LeastDuration, TailDuration, UsualDuration};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
@@ -42,8 +42,10 @@ pub struct Peer {
     refused_space_at: AtomicU64,
     /// How long it usually takes to answer a read.
     pub usual_read: UsualDuration,
-    /// Within which time it answers nearly all reads.
+    /// Within which time, beyond the way to it and back, it answers nearly all reads.
     pub read_tail: TailDuration,
+    /// The way to it and back, as probes measure it. What waits for this member waits for so much longer.
+    pub way: LeastDuration,
     /// Whether its answers are late too often.
     pub lateness: Lateness,
     /// What it last said of itself ([`Standing`], packed).
@@ -249,15 +251,28 @@ impl Peer {
         }
     }
 
+    /// How long an answer from it takes by itself: the way there and back, and an eighth of that for jitter; zero
+    /// until it was measured.
+    #[must_use]
+    pub fn round_trip(&self) -> Duration {
+        let least = self.way.get();
+        least + least / 8
+    }
+
     /// Whether it has been silent for longer than a healthy member would be, a ping included: other
-    /// questions may be answered to somebody else.
+    /// questions may be answered to somebody else. What a round trip takes is allowed on top.
     #[must_use]
     pub fn is_silent(&self, now: Instant, suspect_after: Duration) -> bool {
+        let silent_for = self.silent_for(now);
+        if silent_for <= suspect_after {
+            return false;
+        }
         let pinged_for = match self.first_ping_at.load(Ordering::Relaxed) {
             0 => Duration::ZERO,
             at => now.since(Instant::from_nanos(at)),
         };
-        suspect_after < self.silent_for(now) && suspect_after / 4 < pinged_for
+        let round_trip = self.round_trip();
+        suspect_after + round_trip < silent_for && suspect_after / 4 + round_trip < pinged_for
     }
 
     /// Whether it is time for another ping; notes it when it is.
@@ -275,7 +290,12 @@ impl Peer {
     /// It has answered a read after so long.
     pub fn note_read(&self, waited: Duration) {
         self.usual_read.note(waited);
-        self.read_tail.note(waited);
+        self.note_read_tail(waited);
+    }
+
+    /// It has answered a read after so long, or was given up then.
+    pub fn note_read_tail(&self, waited: Duration) {
+        self.read_tail.note(waited.saturating_sub(self.round_trip()));
     }
 
     /// Its read was answered: it is to be told with the next frame. Says whether there is no room for another.
@@ -436,6 +456,16 @@ mod tests {
         assert_eq!(peer.untold_since(), Some(at(26)), "more than one frame takes is told with the next");
         assert_eq!(peer.take_answered(at(40))[0].held, Duration::from_millis(14));
         assert_eq!((tokens(at(41)), peer.untold_since()), (vec![], None));
+    }
+
+    #[test]
+    fn who_is_far_away_is_not_silent() {
+        let peer = Peer::default();
+        let suspect_after = Duration::from_millis(80);
+        peer.way.note(at(1), Duration::from_millis(200));
+        peer.note_asked(at(10));
+        assert!(peer.take_ping(at(30), suspect_after / 4));
+        assert!(!peer.is_silent(at(315), suspect_after) && peer.is_silent(at(316), suspect_after));
     }
 
     #[test]

@@ -397,12 +397,22 @@ impl Coordinator {
 
     /// How long a replica may take to answer a read before another is asked: as long as the quickest of the
     /// replicas takes for nearly all. So a slow one is not given more time because it is slow, and all are when all
-    /// are slow. On top of that comes what the word of an answer may be held back.
+    /// are slow. On top of that comes what the word of an answer may be held back. The ways to those that were asked
+    /// are left out of all this and added at the end: who is far away is not late.
     fn patience_with(&self, turn: &Turn<'_>, op: &ReadOp) -> Duration {
-        let tail = |asked: &Asked| turn.view.member(turn.view.index_of(asked.member)?).peer.read_tail.get();
-        let quickest = op.asked.iter().filter_map(tail).min().unwrap_or_default();
-        let told_within = quickest.min(self.settings.suspect_after) + self.settings.answer_hold;
-        told_within.max(self.settings.hedge_after)
+        let (mut quickest, mut farthest) = (None, Duration::ZERO);
+        for asked in &op.asked {
+            let Some(index) = turn.view.index_of(asked.member) else { continue };
+            let peer = &turn.view.member(index).peer;
+            if let Some(tail) = peer.read_tail.get() {
+                quickest = Some(quickest.map_or(tail, |quickest: Duration| quickest.min(tail)));
+            }
+            if let AskedState::Waiting(ReadRole::Answer | ReadRole::Return) = asked.state {
+                farthest = farthest.max(peer.round_trip());
+            }
+        }
+        let quickest = quickest.unwrap_or_default().min(self.settings.suspect_after);
+        (quickest + self.settings.answer_hold).max(self.settings.hedge_after) + farthest
     }
 
     /// The value is late: ask another replica for it, if the budget allows.
@@ -455,7 +465,7 @@ impl Coordinator {
         if let Some((member, asked_at)) = late {
             self.note_late(turn, member, asked_at);
             if let Some(index) = turn.view.index_of(member) {
-                turn.view.member(index).peer.read_tail.note(turn.now.since(asked_at));
+                turn.view.member(index).peer.note_read_tail(turn.now.since(asked_at));
             }
         }
         if let Some(member) = best {
@@ -484,10 +494,15 @@ impl Coordinator {
         }
     }
 
-    /// A member that this node finds late has answered a probe.
+    /// A member has answered a probe.
     pub fn on_echo(&self, turn: &Turn<'_>, from: u16, stamp: u64) {
-        let late_after = self.usual_ack.late_after(self.settings.hint_after, self.settings.suspect_after);
-        turn.view.member(from).peer.lateness.on_echo(turn.now, stamp, late_after);
+        let peer = &turn.view.member(from).peer;
+        #[cfg(test)]
+        if self.settings.bugs.round_trips_do_not_count {
+            return peer.lateness.on_echo(turn.now, stamp, self.patience_with_replicas());
+        }
+        peer.way.note(turn.now, turn.now.since(Instant::from_nanos(stamp)));
+        peer.lateness.on_echo(turn.now, stamp, self.patience_with_replicas() + peer.round_trip());
     }
 
     fn earn_hedge(&self) {

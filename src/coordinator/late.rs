@@ -13,13 +13,15 @@ use crate::peer::Write;
 impl Coordinator {
     /// Replicas are late: replace them, each by the next member on the list, with a hint.
     pub(super) fn on_write_timeout(&self, turn: &mut Turn<'_>, token: Token) {
-        let again = turn.now + self.patience_with_replicas();
-        let changed = self.update_write(turn, token, |op| match &mut op.phase {
-            Phase::Writing => (Next::WakeAt(again), false),
-            Phase::Undoing(UNDO_TRIES_MAX) => (Next::Remove, true),
-            Phase::Undoing(tries) => {
-                *tries += 1;
-                (Next::WakeAt(again), true)
+        let changed = self.update_write(turn, token, |op| {
+            let again = turn.now + self.patience_with_targets(turn, op);
+            match &mut op.phase {
+                Phase::Writing => (Next::WakeAt(again), false),
+                Phase::Undoing(UNDO_TRIES_MAX) => (Next::Remove, true),
+                Phase::Undoing(tries) => {
+                    *tries += 1;
+                    (Next::WakeAt(again), true)
+                }
             }
         });
         let Some((undoing, removed)) = changed else { return };
@@ -36,7 +38,11 @@ impl Coordinator {
         let mut bytes = Vec::new();
         let op = WriteOp { only_if_present: false, ..op };
         let held = self.write_as_held(&op, &mut bytes);
-        let late: Vec<Target> = op.targets.iter().filter(|target| target.state.is_open()).copied().collect();
+        // Who was asked of late in place of another cannot have answered yet.
+        let is_late = |target: &&Target| {
+            target.state.is_open() && turn.round_trip(target.member) <= turn.now.since(target.sent_at)
+        };
+        let late: Vec<Target> = op.targets.iter().filter(is_late).copied().collect();
         for target in late {
             if target.state == TargetState::Waiting {
                 self.note_late(turn, target.member, target.sent_at);
@@ -62,7 +68,7 @@ impl Coordinator {
         }
         let is_there = |index: u16| turn.view.may_hold(index, turn.now, turn.suspect_after);
         target.hint_for.is_none()
-            && turn.now.since(target.sent_at) < turn.suspect_after
+            && turn.now.since(target.sent_at) < turn.suspect_after + turn.round_trip(target.member)
             && turn.view.index_of(target.member).is_some_and(is_there)
     }
 

@@ -126,6 +126,18 @@ pub struct Turn<'a> {
     pub outbox: &'a mut Outbox,
 }
 
+impl Turn<'_> {
+    /// How long the way to a member and back takes; zero when that is not known.
+    fn round_trip(&self, member: MemberId) -> Duration {
+        self.view.index_of(member).map_or(Duration::ZERO, |index| self.view.member(index).peer.round_trip())
+    }
+
+    /// The longest of the ways to these members.
+    fn farthest(&self, members: impl Iterator<Item = MemberId>) -> Duration {
+        members.map(|member| self.round_trip(member)).max().unwrap_or_default()
+    }
+}
+
 /// Who asked, and how it can be answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {

@@ -54,6 +54,7 @@ impl Coordinator {
             let message = Message::Recall { token, request: arrival.request };
             self.link.send(turn.now, turn.view, to, &message, turn.outbox);
         }
+        let farthest = others.iter().map(|member| turn.view.member(*member).peer.round_trip()).max();
         let op = RecallOp {
             client: arrival.client,
             request: arrival.request,
@@ -61,7 +62,8 @@ impl Coordinator {
             asked_at: turn.now,
             waiting: others.iter().map(|member| turn.view.member(*member).id).collect(),
         };
-        self.recalls.insert(token, turn.now + self.settings.hint_after, op);
+        let patience = self.settings.hint_after + farthest.unwrap_or_default();
+        self.recalls.insert(token, turn.now + patience, op);
     }
 
     /// Another coordinator asks what became of a mutation.
@@ -98,10 +100,12 @@ impl Coordinator {
         let changed = self.recalls.update(token, |op| {
             let waiting = op.waiting.iter().filter_map(|member| view.index_of(*member));
             let late: Vec<u16> = waiting.filter(is_usable).collect();
-            if late.is_empty() || suspect_after <= now.since(op.asked_at) {
+            let farthest = late.iter().map(|member| view.member(*member).peer.round_trip()).max();
+            let farthest = farthest.unwrap_or_default();
+            if late.is_empty() || suspect_after + farthest <= now.since(op.asked_at) {
                 return (Next::Remove, None);
             }
-            (Next::WakeAt(now + self.settings.hint_after), Some((late, op.request)))
+            (Next::WakeAt(now + self.settings.hint_after + farthest), Some((late, op.request)))
         });
         match changed {
             Some((Some((late, request)), None)) => {

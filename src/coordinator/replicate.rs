@@ -133,11 +133,12 @@ pub(super) enum After {
     StartOver(u64),
 }
 
-/// One more write (or one less) waits for a member.
-fn count_write(turn: &Turn<'_>, member: MemberId, change: i64) {
-    if let Some(index) = turn.view.index_of(member) {
-        turn.view.member(index).peer.count_writes(change);
-    }
+/// One more write (or one less) waits for a member; says how long the way to it and back is.
+fn count_write(turn: &Turn<'_>, member: MemberId, change: i64) -> Duration {
+    let Some(index) = turn.view.index_of(member) else { return Duration::ZERO };
+    let peer = &turn.view.member(index).peer;
+    peer.count_writes(change);
+    peer.round_trip()
 }
 
 impl Coordinator {
@@ -269,8 +270,7 @@ impl Coordinator {
             op.answered = true;
             self.finish(turn, &op);
         }
-        let deadline = turn.now + self.patience_with_replicas();
-        self.insert_write(turn, token, deadline, op);
+        self.insert_write(turn, token, op);
     }
 
     fn is_satisfied(&self, op: &WriteOp, copies: usize) -> bool {
@@ -282,11 +282,16 @@ impl Coordinator {
     }
 
     /// Puts an operation into the table; it waits for its targets from now on.
-    fn insert_write(&self, turn: &Turn<'_>, token: Token, deadline: Instant, op: WriteOp) {
-        for target in op.targets.iter().filter(|target| target.state.is_open()) {
-            count_write(turn, target.member, 1);
-        }
-        self.writes.insert(token, deadline, op);
+    fn insert_write(&self, turn: &Turn<'_>, token: Token, op: WriteOp) {
+        let open = op.targets.iter().filter(|target| target.state.is_open());
+        let farthest = open.map(|target| count_write(turn, target.member, 1)).max().unwrap_or_default();
+        self.writes.insert(token, turn.now + self.patience_with_replicas() + farthest, op);
+    }
+
+    /// How long the targets that have to speak yet may take: the client waits for the farthest anyway.
+    pub(super) fn patience_with_targets(&self, turn: &Turn<'_>, op: &WriteOp) -> Duration {
+        let open = op.targets.iter().filter(|target| target.state.is_open());
+        self.patience_with_replicas() + turn.farthest(open.map(|target| target.member))
     }
 
     /// Changes an operation in the table, and counts for whom it waits no more or anew.
@@ -304,15 +309,17 @@ impl Coordinator {
                 let waits = |mask: u32| i64::from(mask >> place & 1);
                 match waits(after) - waits(before) {
                     0 => {}
-                    change => count_write(turn, target.member, change),
+                    change => {
+                        count_write(turn, target.member, change);
+                    }
                 }
             }
             (next, result)
         })
     }
 
-    /// How long a replica may take: `hint_after`, longer while all of them are slow, so that load
-    /// alone does not turn every write into a hint.
+    /// How long a replica may take beyond the way to it and back: `hint_after`, longer while all of them are slow,
+    /// so that load alone does not turn every write into a hint.
     pub(super) fn patience_with_replicas(&self) -> Duration {
         self.usual_ack.late_after(self.settings.hint_after, self.settings.suspect_after)
     }
@@ -361,7 +368,9 @@ impl Coordinator {
                     for target in &mut op.targets {
                         target.state = TargetState::Waiting;
                     }
-                    (Next::WakeAt(turn.now + self.settings.hint_after), After::Undo)
+                    let again =
+                        self.settings.hint_after + turn.farthest(op.targets.iter().map(|one| one.member));
+                    (Next::WakeAt(turn.now + again), After::Undo)
                 }
                 WriteOutcome::BelowWipe(_) if op.restarts == RESTARTS_MAX => {
                     target.state = TargetState::Replaced;
@@ -371,8 +380,9 @@ impl Coordinator {
             }
         });
         if let Some(waited) = waited {
-            self.usual_ack.note(waited);
-            turn.view.member(from).peer.lateness.note(turn.now, false);
+            let peer = &turn.view.member(from).peer;
+            self.usual_ack.note(waited.saturating_sub(peer.round_trip()));
+            peer.lateness.note(turn.now, false);
         }
         if outcome == WriteOutcome::NoSpace {
             turn.view.member(from).peer.note_refused_space(turn.now);
@@ -458,13 +468,12 @@ impl Coordinator {
         }
         let holders = turn.view.holders(op.partition, turn.now, turn.suspect_after);
         self.send_writes(turn, token, &mut op, &write, holders.as_slice());
-        let deadline = turn.now + self.patience_with_replicas();
         if op.is_settled() {
             if !op.answered {
                 self.finish(turn, &op);
             }
         } else {
-            self.insert_write(turn, token, deadline, op);
+            self.insert_write(turn, token, op);
         }
     }
 

@@ -26,7 +26,7 @@ use crate::metrics::Metric;
 use crate::peer::{Message, ReadRole, Write};
 use crate::storage::siblings::{CausalContext, Dot, Siblings};
 use crate::storage::{Record, Standing, Written};
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use violet_client::wire::{self, Accept, Context};
 use violet_client::{Key, Response, Status, Value};
 
@@ -193,8 +193,12 @@ impl Coordinator {
         self.ask_for_records(turn, token, &mut gather);
         match gather.end() {
             Some(end) => self.end_gather(turn, &gather, end),
-            None => self.gathers.insert(token, turn.now + self.settings.hint_after, gather),
+            None => self.gathers.insert(token, turn.now + self.patience_with_gather(turn, &gather), gather),
         }
+    }
+
+    fn patience_with_gather(&self, turn: &Turn<'_>, gather: &Gather) -> Duration {
+        self.settings.hint_after + turn.farthest(gather.read.asked.iter().map(|asked| asked.member))
     }
 
     fn ask_for_records(&self, turn: &mut Turn<'_>, token: Token, gather: &mut Gather) {
@@ -239,8 +243,8 @@ impl Coordinator {
 
     /// Some are late: what a majority says suffices if it is a value; else they are asked again.
     pub(super) fn on_gather_timeout(&self, turn: &mut Turn<'_>, token: Token) {
-        let again = turn.now + self.settings.hint_after;
         let changed = self.gathers.update(token, |gather| {
+            let again = turn.now + self.patience_with_gather(turn, gather);
             let end = gather.end_at(turn.now);
             let copy = end.is_none().then(|| gather.clone());
             (if end.is_some() { Next::Remove } else { Next::WakeAt(again) }, (end, copy))

@@ -33,11 +33,13 @@ pub enum Mood {
     Tombstones,
     /// All of it.
     Everything,
+    /// All are far from each other, and a few datagrams are lost on the way.
+    Far,
 }
 
 impl Mood {
     /// All moods.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Calm,
         Self::Skewed,
         Self::Rough,
@@ -49,6 +51,7 @@ impl Mood {
         Self::Rolling,
         Self::Tombstones,
         Self::Everything,
+        Self::Far,
     ];
 
     /// Its name on the command line.
@@ -66,6 +69,7 @@ impl Mood {
             Self::Rolling => "rolling",
             Self::Tombstones => "tombstones",
             Self::Everything => "everything",
+            Self::Far => "far",
         }
     }
 
@@ -74,6 +78,7 @@ impl Mood {
     pub fn trouble_min(self) -> Duration {
         Duration::from_secs(match self {
             Self::Calm | Self::Skewed | Self::Rough | Self::Split | Self::Pauses | Self::Crashes => 1,
+            Self::Far => 10,
             Self::Everything => 15,
             Self::Churn | Self::Rolling => 20,
             Self::Forget => 30,
@@ -107,6 +112,10 @@ impl Mood {
         weather.delay = Duration::from_micros(50) + millis(dice, 2);
         weather.jitter = millis(dice, 5);
         weather.reorder_by = millis(dice, if self == Self::Rough { 60 } else { 8 });
+        if self == Self::Far {
+            weather.loss = dice.below(PERCENT + 1) as u32;
+            weather.delay = dice.time(Duration::from_millis(20), Duration::from_millis(165));
+        }
         weather
     }
 }

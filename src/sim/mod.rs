@@ -61,6 +61,8 @@ pub struct Bugs {
     pub hedges_without_budget: bool,
     /// Front ends hear that their reads were answered only if something else is said to them.
     pub answers_wait_for_a_ride: bool,
+    /// Time-outs are the same for members that are far away.
+    pub round_trips_do_not_count: bool,
     /// Marks of removals go by their age alone.
     pub tombstones_without_agreement: bool,
 }

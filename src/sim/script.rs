@@ -77,7 +77,8 @@ type Output = Result<Vec<String>, String>;
 
 impl Script {
     /// ```text
-    /// nodes 3 [spares=2] [n1=+5s] [setting=value …]   a cluster, settled; clocks may be wrong
+    /// nodes 3 [spares=2] [n1=+5s] [setting=value …]   a cluster, settled; clocks may be wrong;
+    ///                                      'delay=150ms' and other kinds of weather are there from the first
     /// put k=v|k=v*SIZE via NODE [as NAME] [once]      get, remove likewise; wipe NODE
     /// send put k=v via NODE …              … without waiting; await waits for all of them
     /// client NAME [raw] [needs-front-end]  a client for 'as'
@@ -142,10 +143,16 @@ impl Script {
         let spares: usize = spares.map_or(Ok(0), str::parse).map_err(|_| "how many spares?")?;
         let mut skews = vec![0i64; nodes + spares];
         let mut settings = BTreeMap::from([("partitions-log2", "6")]);
+        let mut weather = Weather::default();
         for word in words {
             let (name, value) = word.split_once('=').ok_or("name=value is wanted")?;
-            if name == "spares" {
-                continue;
+            match name {
+                "spares" => continue,
+                "loss" | "delay" | "jitter" => {
+                    Self::set_weather(&mut weather, name, value)?;
+                    continue;
+                }
+                _ => {}
             }
             let Some(number) = name.strip_prefix('n').and_then(|number| number.parse::<usize>().ok()) else {
                 settings.insert(name, value);
@@ -158,7 +165,7 @@ impl Script {
         let flag = |name: &str| settings.get(name).map(|value| (*value).to_owned());
         let config = Config::load(None, |_| None, flag).map_err(|error| error.0)?;
         let plan = |skew_nanos| Plan { config: config.clone(), skew_nanos, bugs: self.bugs };
-        let mut world = World::new(1, skews.into_iter().map(plan).collect(), nodes, Weather::default());
+        let mut world = World::new(1, skews.into_iter().map(plan).collect(), nodes, weather);
         for node in 0..nodes {
             world.start(node);
         }

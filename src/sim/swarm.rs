@@ -197,9 +197,13 @@ impl Stage {
     fn aftermath(&self) -> Duration {
         match self.mood {
             Mood::Calm | Mood::Skewed | Mood::Crashes | Mood::Churn | Mood::Rolling => Duration::ZERO,
-            Mood::Rough | Mood::Split | Mood::Pauses | Mood::Forget | Mood::Tombstones | Mood::Everything => {
-                AFTERMATH
-            }
+            Mood::Rough
+            | Mood::Split
+            | Mood::Pauses
+            | Mood::Forget
+            | Mood::Tombstones
+            | Mood::Everything
+            | Mood::Far => AFTERMATH,
         }
     }
 
@@ -232,7 +236,9 @@ impl Stage {
             Mood::Tombstones => 8 + self.dice.index(40),
             Mood::Everything => 3 + self.dice.index(60),
             Mood::Split => 3 + self.dice.index(30),
-            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes => 3 + self.dice.index(6),
+            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes | Mood::Far => {
+                3 + self.dice.index(6)
+            }
         };
         let keys = (0..count).map(|number| key_of(&format!("k{number}")));
         let keys: Vec<usize> = keys.map(|key| self.world.history.key(key)).collect();
@@ -471,7 +477,7 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
             config.forget_after_ms = [1_000, 4_000, 30_000][dice.index(3)];
             config.hint_keep_s = [10, 3_600][dice.index(2)];
         }
-        Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Split | Mood::Pauses | Mood::Crashes => {}
+        Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Split | Mood::Pauses | Mood::Crashes | Mood::Far => {}
     }
     if mood != Mood::Skewed && dice.chance(100_000) {
         config.write_rule = WriteRule::Quorum;
@@ -484,13 +490,15 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
 fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
     let all_live = config.write_rule == WriteRule::AllLive;
     let calm = matches!(mood, Mood::Calm | Mood::Skewed);
-    let brief = matches!(mood, Mood::Rough | Mood::Pauses | Mood::Crashes);
+    let brief = matches!(mood, Mood::Rough | Mood::Pauses | Mood::Crashes | Mood::Far);
     Claims {
         fresh: calm,
         once: calm || brief,
         kept: match mood {
             _ if !all_live || 0 < tally.splits => None,
-            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes => Some(Duration::ZERO),
+            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes | Mood::Far => {
+                Some(Duration::ZERO)
+            }
             Mood::Forget | Mood::Churn | Mood::Rolling | Mood::Tombstones => Some(Duration::ZERO),
             Mood::Split | Mood::Everything => None,
         },

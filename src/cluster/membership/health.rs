@@ -109,6 +109,11 @@ impl Health {
         }
     }
 
+    /// Answers arrive within this time from now on.
+    pub(super) fn expect_within(&mut self, answer_within: Duration) {
+        self.answer_within = answer_within;
+    }
+
     #[cfg(test)]
     pub(super) fn disable(&mut self) {
         self.enabled = false;

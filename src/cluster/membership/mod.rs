@@ -241,6 +241,12 @@ impl Membership {
         self.health.multiplier()
     }
 
+    /// The longest round trip to a member that is there is this long: no time-out may be shorter than that allows.
+    pub fn allow_for(&mut self, round_trip: Duration) {
+        self.pace.allow_for(round_trip);
+        self.health.expect_within(self.pace.stretched(self.pace.config().probe_rtt));
+    }
+
     fn on_foca(&mut self, now: Instant, packet: &[u8], sends: &mut Vec<(SocketAddr, Vec<u8>)>) -> bool {
         let Ok(header) = PostcardCodec.decode_header(packet) else { return false };
         if header.dst == *self.foca.identity() {
@@ -373,7 +379,7 @@ impl Membership {
             }
             let at = match &timer {
                 Timer::SendIndirectProbe { .. } | Timer::ProbeRandomMember(_) => {
-                    now + after * self.health.multiplier()
+                    now + self.pace.stretched(after) * self.health.multiplier()
                 }
                 Timer::ChangeSuspectToDown { .. } => self.health.verdict_at(now, self.suspect_for()),
                 Timer::PeriodicAnnounce(_)

@@ -1,7 +1,8 @@
 //! How fast gossip goes: time-outs, rates and packet sizes, by preset and by the number of members.
 //!
 //! All of them are written down here, so that a bound on detection time or on traffic can be read off
-//! one page. Nothing here measures anything; what stretches the time-outs of a node that is itself in
+//! one page. The time-outs are floors: when a member is
+//! far away they are stretched in proportion to the longest round trip ([`Pace::allow_for`]). What stretches the time-outs of a node that is itself in
 //! trouble is in [`super::health`].
 
 use crate::config::GossipPreset;
@@ -32,10 +33,18 @@ pub(super) const COMPARE_SLOW: Duration = Duration::from_secs(10);
 /// Most packets that answer one comparison: some 600 members. A longer list goes in turns.
 pub(super) const COMPARE_PACKETS_MAX: usize = 8;
 
+/// The longest round trip, in milliseconds, that the time-outs of `lan` are made for: half as much is left of the time
+/// for a direct answer, and an indirect one finds room in the rest of the period.
+const ROUND_TRIP_MS: u32 = 100;
+/// By how much longer ways may stretch the time-outs of a preset: up to a round trip of 600 ms with `lan`.
+const STRETCH_PERCENT_MAX: u32 = 600;
+
 /// Time-outs of one node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     slower: u32,
+    /// Hundred, or more because a member is far away.
+    stretch_percent: u32,
 }
 
 impl Pace {
@@ -44,7 +53,19 @@ impl Pace {
             GossipPreset::Lan => 1,
             GossipPreset::Wan => 6,
         };
-        Self { slower }
+        Self { slower, stretch_percent: 100 }
+    }
+
+    /// Makes room for answers that take this long.
+    pub(super) fn allow_for(&mut self, round_trip: Duration) {
+        let millis = u32::try_from(round_trip.as_millis()).unwrap_or(u32::MAX);
+        let percent = millis.saturating_mul(100) / (ROUND_TRIP_MS * self.slower);
+        self.stretch_percent = percent.clamp(100, STRETCH_PERCENT_MAX);
+    }
+
+    /// A time-out of the preset, with that room.
+    pub(super) fn stretched(self, time_out: Duration) -> Duration {
+        time_out * self.stretch_percent / 100
     }
 
     /// How long a suspicion must stand in a cluster of this size: longer for more members, in steps
@@ -56,7 +77,7 @@ impl Pace {
             32..=100 => 4_000,
             _ => 5_000,
         });
-        suspect * self.slower
+        self.stretched(suspect * self.slower)
     }
 
     /// What foca is told. It dials nobody of its own accord: see [`super::Membership`]'s `dial`. The

@@ -405,3 +405,28 @@ fn a_hundred_in_bad_weather_agree_in_the_end() {
 fn a_hundred_in_bad_weather_for_an_hour() {
     weather(11, secs(3_600));
 }
+
+/// Verdicts on healthy members, and suspicions that they had to refute, in so many minutes with 1 % loss.
+fn wrongs(delay: (u64, u64), minutes: u64, round_trip: Duration) -> (usize, u64) {
+    let mut world = World::new(11, 15, LAN);
+    (world.delay, world.loss) = ((ms(delay.0), ms(delay.1)), 10_000);
+    world.start_all();
+    let processes = world.hosts.iter_mut().filter_map(|host| host.process.as_mut());
+    processes.for_each(|process| process.allow_for(round_trip));
+    world.run(secs(minutes * 60));
+    let processes = world.hosts.iter().filter_map(|host| host.process.as_ref());
+    let refuted = processes.map(|process| u64::from(process.health.incarnation())).sum();
+    println!("{delay:?}, allowing for {round_trip:?}: {} down, {refuted} refuted", world.false_downs.len());
+    (world.false_downs.len(), refuted)
+}
+
+#[test]
+fn nobody_who_is_far_away_is_called_down() {
+    // An hour of 330 to 430 ms there and back, and one where the answers come too late for every probe of `lan`.
+    for (delay, round_trip) in [((165, 215), 371), ((290, 320), 652)] {
+        let (down, refuted) = wrongs(delay, 60, ms(round_trip));
+        assert!(down == 0 && refuted < 20, "{delay:?}: {down} called down, {refuted} refuted");
+    }
+    let (_, refuted) = wrongs((290, 320), 10, Duration::ZERO);
+    assert!(100 < refuted, "as on one site: {refuted}");
+}

@@ -63,6 +63,7 @@ impl State {
 impl Partner {
     /// Asks about the items that are due, as many as fit a datagram; returns how many.
     fn send_compare(&mut self, scene: &mut Scene<'_>, index: u16) -> usize {
+        let round_trip = scene.view.member(index).peer.round_trip();
         let mut roots = Vec::new();
         let mut asked = 0;
         let due = self.items.iter_mut().filter(|(_, item)| item.due <= scene.now);
@@ -70,7 +71,8 @@ impl Partner {
             item.asked_at = scene.now;
             item.asked_root = scene.replica.digest(partition).root();
             let again = if scene.fence.is_filling(partition) { ASK_AGAIN_SOON } else { ASK_AGAIN };
-            item.due = scene.now + again;
+            // A question that is asked anew before its answer can be here makes that answer worthless.
+            item.due = scene.now + again + round_trip;
             Roots::push(&mut roots, partition, item.asked_root);
             asked += 1;
         }
