@@ -88,7 +88,7 @@ plan: build ## A plan with nodes of its own, PLAN=name or file; result and page 
 	$(TEST) run $(PLAN) --violet $(VIOLET) --port $(PLAN_PORT) --dir $(DIR)/plan --json $(DIR)/plan.json --html $(DIR)/plan.html $(PLAN_OPTIONS)
 
 testbed: testbed-build ## The wide-area testbed as a whole: NODES emulated hosts with sshd, deployed, loaded, cut, healed; needs root and openssh-server
-	$(TESTBED) trial --violet $(VIOLET) --testclient $(TEST) --dir $(DIR)/testbed --nodes $(NODES) $(TESTBED_OPTIONS)
+	$(TESTBED) trial --binaries $(BIN) --dir $(DIR)/testbed --nodes $(NODES) $(TESTBED_OPTIONS)
 
 testbed-build: build ## violet-testbed in target/release
 	$(CARGO) build --release --locked --package violet-testbed

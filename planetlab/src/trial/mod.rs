@@ -33,8 +33,7 @@ pub fn command() -> Command {
     };
     Command::new("trial")
         .about("The whole testbed on this machine: emulated hosts with sshd, deploy, load, faults, logs, report; needs root")
-        .arg(path("violet", "The node's binary.").required(true))
-        .arg(path("testclient", "The test client's binary.").required(true))
+        .arg(path("binaries", "Directory with violet, violet-testclient and violet-testbed.").required(true))
         .arg(path("dir", "Where everything goes.").default_value(".violet/testbed"))
         .arg(Arg::new("preset").long("preset").value_name("name").help("The world.").default_value("global25"))
         .arg(number("nodes", NODES_DEFAULT, "Emulated hosts."))
@@ -45,8 +44,7 @@ pub fn command() -> Command {
 /// What a trial is made of.
 #[derive(Clone, Debug)]
 struct Trial {
-    violet: PathBuf,
-    testclient: PathBuf,
+    binaries: PathBuf,
     testbed: PathBuf,
     dir: PathBuf,
     preset: String,
@@ -63,9 +61,12 @@ impl Trial {
         let dir = matches.get_one::<PathBuf>("dir").expect("with a default");
         fs::create_dir_all(dir).map_err(|error| format!("--dir {}: {error}", dir.display()))?;
         let number = |name: &str| *matches.get_one::<u32>(name).expect("with a default");
+        let binaries: PathBuf = file("binaries")?;
+        if !binaries.join("violet-testclient").is_file() {
+            return Err(format!("--binaries {}: there is no violet-testclient", binaries.display()).into());
+        }
         Ok(Self {
-            violet: file("violet")?,
-            testclient: file("testclient")?,
+            binaries,
             testbed: std::env::current_exe()?,
             dir: file("dir")?,
             preset: matches.get_one::<String>("preset").expect("with a default").clone(),
@@ -95,10 +96,8 @@ pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
         .arg(trial.world())
         .arg("--")
         .arg(&trial.testbed)
-        .args(["trial", "--inside", "--preset", &trial.preset, "--violet"])
-        .arg(&trial.violet)
-        .arg("--testclient")
-        .arg(&trial.testclient)
+        .args(["trial", "--inside", "--preset", &trial.preset, "--binaries"])
+        .arg(&trial.binaries)
         .arg("--dir")
         .arg(&trial.dir)
         .args(["--nodes", &trial.nodes.to_string(), "--seconds", &trial.seconds.to_string()])

@@ -129,8 +129,9 @@ fn inventory_of(trial: &Trial, world: &World, servers: &Servers) -> String {
 
 impl Steps<'_> {
     fn all(&mut self) {
-        self.testbed("deploy", &["deploy", "--violet", &path(&self.trial.violet)]);
-        self.testbed("deploy again, unchanged", &["deploy", "--violet", &path(&self.trial.violet)]);
+        let binaries = path(&self.trial.binaries);
+        self.testbed("deploy", &["deploy", "--binaries", &binaries]);
+        self.testbed("deploy again, unchanged", &["deploy", "--binaries", &binaries]);
         self.testbed("probe", &["probe", "--seconds", "3"]);
         self.testbed("select", &["select", &(self.trial.nodes / 2).max(1).to_string()]);
         if !self.testbed("start", &["start"]) {
@@ -200,7 +201,7 @@ impl Steps<'_> {
         let html = path(&self.trial.dir.join(format!("{name}.html")));
         let plan = path(&plan);
         let arguments = ["run", &plan, "--servers", &servers, "--json", &json, "--html", &html];
-        self.execute(name, &self.trial.testclient, &arguments)
+        self.execute(name, &self.trial.binaries.join("violet-testclient"), &arguments)
     }
 
     fn control(&self, command: &str) -> Result<(), String> {
@@ -219,7 +220,7 @@ impl Steps<'_> {
     }
 
     fn client(&mut self, name: &str, arguments: &[&str]) -> bool {
-        let said = self.execute(name, &self.trial.testclient, arguments);
+        let said = self.execute(name, &self.trial.binaries.join("violet-testclient"), arguments);
         self.tell(name, said)
     }
 
