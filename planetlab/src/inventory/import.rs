@@ -14,7 +14,7 @@ pub const KINDS: [&str; 6] = ["csv", "terraform", "cloudlab", "kubectl", "fablib
 /// The same, for `--help`.
 pub const HELP: &str = "csv: a header with the inventory's keys, at least name and host; terraform: 'terraform show -json'; \
      cloudlab: the manifest (XML); kubectl: 'kubectl get nodes -o json'; fablib: list_nodes(output=\"json\"); \
-     emulator: made.json of 'violet-testbed emulate'.";
+     emulator: emulator.json of 'violet-testbed emulate'.";
 
 /// Reads hosts from the text of one of the [`KINDS`].
 ///
@@ -303,7 +303,7 @@ fn emulator(value: &Value) -> Vec<Host> {
         host.node_address = address.parse().ok();
         host.node_port = NODE_PORT_DEFAULT;
         host.site = text_at(node, &["/site"]).map(str::to_owned);
-        host.region = text_at(node, &["/region"]).map(str::to_owned);
+        host.region = text_at(node, &["/area"]).map(str::to_owned);
         host.provider = Some("emulator".into());
         // All nodes share one file system.
         host.dir = format!("violet/{}", host.name);
@@ -448,7 +448,7 @@ mod tests {
             check("fablib", fabric).unwrap(),
             "f1 ubuntu@2001:db8::1 2001:db8::1 - STAR - fabric 2 8192"
         );
-        let made = r#"{"nodes":[{"name":"n1","address":"198.18.0.1","site":"fra"}]}"#;
-        assert_eq!(check("emulator", made).unwrap(), "n1 -@198.18.0.1 198.18.0.1 - fra - emulator 0 0");
+        let made = r#"{"nodes":[{"name":"n1","address":"198.18.0.1","site":"fra","area":"eu"}]}"#;
+        assert_eq!(check("emulator", made).unwrap(), "n1 -@198.18.0.1 198.18.0.1 - fra eu emulator 0 0");
     }
 }

@@ -163,10 +163,15 @@ pub fn status(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     } else {
         print!("{}", table(&results));
     }
-    let running = results.iter().filter(|(_, result)| {
-        result.as_ref().is_ok_and(|status| status.state == "running" && status.members_alive.is_some())
-    });
-    Ok(ExitCode::from(u8::from(running.count() != results.len())))
+    Ok(ExitCode::from(u8::from(!are_one_cluster(&results))))
+}
+
+/// Whether every node runs, answers, and counts the same members.
+fn are_one_cluster(results: &PerHost<'_, Status>) -> bool {
+    let counted =
+        |result: &Result<Status, HostError>| result.as_ref().ok().and_then(|status| status.members_alive);
+    let first = results.first().and_then(|(_, result)| counted(result));
+    first.is_some() && results.iter().all(|(_, result)| counted(result) == first)
 }
 
 /// How the nodes of these hosts are.
@@ -391,6 +396,16 @@ fn duration(seconds: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nodes_that_count_differently_are_not_one_cluster() {
+        let host = Host::new("one", "h");
+        let node = |members_alive| (&host, Ok(Status { members_alive, ..Status::default() }));
+        assert!(are_one_cluster(&vec![node(Some(2)), node(Some(2))]));
+        assert!(!are_one_cluster(&vec![node(Some(2)), node(Some(3))]));
+        assert!(!are_one_cluster(&vec![node(None), node(None)]));
+        assert!(!are_one_cluster(&vec![node(Some(2)), (&host, Err(HostError::WrongKey))]));
+    }
 
     #[test]
     fn the_key_is_made_once() {
