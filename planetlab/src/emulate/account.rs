@@ -106,6 +106,7 @@ impl Account {
             delivered: self.delivered,
             damaged: self.damaged,
             drops: self.drops.iter().map(|(cause, count)| ((*cause).to_owned(), *count)).collect(),
+            device_drops: 0,
             queued,
             queued_max: self.queued_max,
             release_late_ms: self.release_late.summary(),
@@ -133,6 +134,8 @@ pub struct Report {
     pub damaged: u64,
     /// Packets dropped, by cause.
     pub drops: BTreeMap<String, u64>,
+    /// Packets that devices dropped because the router did not fetch them in time.
+    pub device_drops: u64,
     /// Packets under way.
     pub queued: usize,
     /// The most that ever were.
@@ -164,6 +167,9 @@ impl std::fmt::Display for Report {
         )?;
         for (cause, count) in &self.drops {
             writeln!(f, "  dropped: {count} {cause}")?;
+        }
+        if 0 < self.device_drops {
+            writeln!(f, "  dropped by devices, unseen by the router: {}", self.device_drops)?;
         }
         writeln!(f, "packets under way: {}, at most {}", self.queued, self.queued_max)?;
         writeln!(f, "release lateness: {}", self.release_late_ms)?;

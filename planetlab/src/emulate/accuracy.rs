@@ -1,9 +1,10 @@
 //! `violet-testbed accuracy`: makes a world, sends UDP between random nodes and compares what arrives, and when, with what
 //! the link model was set to.
 //!
-//! One thread sends at a constant rate from sockets in all namespaces, one receives. A datagram carries when it was sent;
-//! when it came is told by the receiving kernel's stamp and by the receiving program, which also has to get a
-//! processor. The limit is on the latter, as a node would feel it.
+//! One thread sends at a constant rate from sockets in all namespaces, one receives, both at niceness -20. A datagram
+//! carries when it was sent. When it came is told twice: by the receiving kernel's stamp, when the packet is in its
+//! socket, which is the emulator's work and what the limit is on; and by the receiving program, which also waits for a
+//! processor, as a node does. The difference is the machine being busy.
 
 use std::io::IoSliceMut;
 use std::net::{SocketAddrV4, UdpSocket};
@@ -188,6 +189,7 @@ fn now_nanos() -> u64 {
 }
 
 fn send(sockets: &[UdpSocket], plan: &Plan, cut_at: &AtomicU64) -> Measured {
+    system::take_highest_niceness();
     let mut measured = Measured::default();
     let mut dice = 0x9E37_79B9_7F4A_7C15_u64;
     let mut draw = |below: usize| {
@@ -220,6 +222,7 @@ fn send(sockets: &[UdpSocket], plan: &Plan, cut_at: &AtomicU64) -> Measured {
 }
 
 fn receive(sockets: &[UdpSocket], plan: &Plan, is_over: &AtomicBool) -> Result<Measured, String> {
+    system::take_highest_niceness();
     let mut measured = Measured::default();
     let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).map_err(|error| error.to_string())?;
     for (index, socket) in (0_u64..).zip(sockets) {
@@ -291,13 +294,13 @@ impl Measured {
             self.refused
         );
         println!("delivered {} = {:.2} %, as set {:.2} %", self.delivered, arrived * 100.0, wanted * 100.0);
-        println!("delay error as the program saw it: {}", self.seen.summary());
         println!("delay error by the kernel's stamp: {}", self.stamped.summary());
+        println!("delay error as the program saw it: {}", self.seen.summary());
         let mut faults = Vec::new();
         if SHARE_ERROR_MAX < (arrived - wanted).abs() {
             faults.push("the delivered share is more than 2 points from what was set".into());
         }
-        if plan.error_max() < self.seen.at(0.99) {
+        if plan.error_max() < self.stamped.at(0.99) {
             faults.push(format!("the p99 delay error is above {} ms", plan.error_max().as_millis()));
         }
         if self.sent < (0.98 * f64::from(plan.rate) * self.seconds) as u64 {

@@ -204,7 +204,7 @@ impl Made {
     fn leave_named_directory(&self, removal: &mut Removal) {
         let is_empty = || fs::read_dir(NAMED).is_ok_and(|mut entries| entries.next().is_none());
         // Others may have put namespaces there since, and then need it as it is.
-        if self.directory_mounted && is_empty() && umount2(NAMED, MntFlags::empty()).is_ok() {
+        if self.directory_mounted && is_empty() && umount2(NAMED, MntFlags::MNT_DETACH).is_ok() {
             removal.removed.push(format!("mount {NAMED}"));
         }
         if self.directory_made && is_empty() && fs::remove_dir(NAMED).is_ok() {

@@ -18,6 +18,8 @@ mod router;
 mod running;
 mod session;
 mod system;
+#[cfg(test)]
+mod tests;
 mod world;
 
 pub use running::{command, run};

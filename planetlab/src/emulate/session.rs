@@ -145,9 +145,12 @@ impl Session {
         let text = format!("{description:#}\n");
         fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))?;
         let router = Router::start(devices, links).map_err(|error| format!("the router: {error}"))?;
-        let remote = router.remote();
-        control::listen(&place.control, Arc::new(move |command: &str| do_command(&remote, command)))
-            .map_err(|error| format!("{}: {error}", place.control.display()))?;
+        let (remote, namespaces) = (router.remote(), made.namespaces.clone());
+        control::listen(
+            &place.control,
+            Arc::new(move |command: &str| do_command(&remote, &namespaces, command)),
+        )
+        .map_err(|error| format!("{}: {error}", place.control.display()))?;
         Ok(router)
     }
 
@@ -180,8 +183,10 @@ impl Session {
 
     /// Ends whatever runs in the world, then the world. The router runs on until processes had the chance to say goodbye.
     pub fn close(self) -> (Removal, Result<Report, String>) {
+        let device_drops = world::device_drops(&self.made.namespaces);
         let removal = self.made.remove(&self.place.directory);
-        (removal, self.router.stop())
+        let report = self.router.stop().map(|report| Report { device_drops, ..report });
+        (removal, report)
     }
 }
 
@@ -212,10 +217,14 @@ fn describe(place: &Place, made: &Made, places: Places, entries: &[Entry]) -> Va
 }
 
 /// One command of the control socket.
-fn do_command(remote: &Remote, command: &str) -> Result<Value, String> {
+fn do_command(remote: &Remote, namespaces: &[Namespace], command: &str) -> Result<Value, String> {
     let words: Vec<&str> = command.split_whitespace().collect();
     match words[..] {
-        ["stats"] => remote.report(),
+        ["stats"] => {
+            let mut report = remote.report()?;
+            report["device_drops"] = world::device_drops(namespaces).into();
+            Ok(report)
+        }
         ["pcap", node, file] => {
             if !file.starts_with('/') {
                 return Err(format!("`{file}`: must be an absolute path, because the emulator writes it"));

@@ -91,6 +91,27 @@ fn set(setting: &str, value: &str) -> io::Result<()> {
     }
 }
 
+/// Packets that devices dropped because the router did not fetch them in time, summed over namespaces that are there.
+pub fn device_drops(namespaces: &[Namespace]) -> u64 {
+    let paths: Vec<_> = namespaces.iter().map(Namespace::path).collect();
+    let visit = move || -> u64 {
+        paths
+            .iter()
+            .filter_map(|path| {
+                setns(File::open(path).ok()?, CloneFlags::CLONE_NEWNET).ok()?;
+                drops_in(&fs::read_to_string("/proc/thread-self/net/dev").ok()?)
+            })
+            .sum()
+    };
+    thread::spawn(visit).join().unwrap_or(0)
+}
+
+/// The dropped outgoing packets of the device in a table of `/proc/net/dev`: the twelfth figure.
+fn drops_in(table: &str) -> Option<u64> {
+    let line = table.lines().find_map(|line| line.trim_start().strip_prefix(DEVICE)?.strip_prefix(':'))?;
+    line.split_ascii_whitespace().nth(11)?.parse().ok()
+}
+
 /// Opens a UDP socket within another namespace, by a thread that goes there and ends.
 pub fn socket_in(namespace: &Namespace, address: std::net::SocketAddrV4) -> io::Result<UdpSocket> {
     let file = File::open(namespace.path())?;
@@ -99,4 +120,17 @@ pub fn socket_in(namespace: &Namespace, address: std::net::SocketAddrV4) -> io::
         UdpSocket::bind(address)
     });
     opened.join().map_err(|_| io::Error::other("the thread that opens a socket panicked"))?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dropped_packets_are_read_from_the_right_column() {
+        let table = "Inter-|   Receive    |  Transmit\n face |bytes packets errs drop fifo frame compressed multicast|bytes packets errs drop\n\
+                     lo: 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16\n  wan0: 21 22 23 24 25 26 27 28 29 30 31 32 33 34 35 36\n";
+        assert_eq!(drops_in(table), Some(32));
+        assert_eq!(drops_in("lo: 1"), None);
+    }
 }
