@@ -16,6 +16,7 @@ mod report;
 mod select;
 mod trial;
 mod when;
+mod proxy;
 
 use std::process::ExitCode;
 
@@ -48,6 +49,7 @@ fn commands() -> Vec<(clap::Command, Run)> {
         (campaign::schedule_command(), campaign::run_schedule),
         (campaign::fetch_command(), campaign::run_fetch),
         (report::command(), report::run),
+        (proxy::command(), proxy::run),
     ]
 }
 

@@ -126,6 +126,11 @@ impl Links {
         self.network.send(now, self.ends[from], self.ends[to], parcel)
     }
 
+    /// What becomes of a whole datagram, which is lost with any of the packets that it is cut into.
+    pub fn send_datagram(&mut self, now: Duration, from: usize, to: usize, bytes: usize) -> Outcome {
+        self.network.send_datagram(now, self.ends[from], self.ends[to], bytes)
+    }
+
     /// When the timeline goes on.
     pub fn next_event(&self) -> Option<Duration> {
         self.timeline.next_at()

@@ -22,5 +22,16 @@ mod system;
 mod tests;
 mod world;
 
-pub use running::{command, run};
+pub use account::Account;
+pub use link::Links;
+pub use router::TICK;
+pub use running::{LinkArguments, command, run};
 pub use session::DESCRIPTION;
+
+/// Answers the lines of a control socket by a function, for others who drive the link model.
+pub fn answer_controls(
+    path: &std::path::Path,
+    doer: impl Fn(&str) -> Result<serde_json::Value, String> + Send + Sync + 'static,
+) -> std::io::Result<()> {
+    control::listen(path, std::sync::Arc::new(doer))
+}

@@ -22,42 +22,82 @@ use crate::emulate::session::{Place, Session, needs_root};
 /// How often the main thread looks whether something ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
+/// What every driver of the link model is told on the command line.
+pub struct LinkArguments {
+    /// The links with their timeline.
+    pub links: Links,
+    /// The run's directory.
+    pub directory: PathBuf,
+    /// The control socket.
+    pub control: PathBuf,
+    /// When to end if there is no command.
+    pub end: Option<Duration>,
+    /// The command, if there is one.
+    pub words: Vec<String>,
+}
+
+impl LinkArguments {
+    /// Adds the arguments to a sub-command.
+    pub fn add_to(command: Command) -> Command {
+        let text = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
+        let number = |name| text(name, "N").value_parser(value_parser!(u64));
+        let nodes = text("nodes", "N").value_parser(value_parser!(u32));
+        command
+            .arg(Arg::new("scenario").value_name("SCENARIO.toml").value_parser(value_parser!(PathBuf)).help("A scenario file"))
+            .arg(text("preset", "NAME").conflicts_with("scenario").help("lan, us, global25, planetlab-like or flaky [default: lan]"))
+            .arg(nodes.help("Nodes [default: the scenario's, or 5]"))
+            .arg(text("sites", "A,B,…").value_delimiter(',').help("The nodes' sites, in turn"))
+            .arg(number("seed").help("Seed of all draws [default: the scenario's, or 1]"))
+            .arg(number("seconds").help("End after so long, if there is no COMMAND [default: the scenario's]"))
+            .arg(directory_argument())
+            .arg(control_argument())
+            .arg(Arg::new("command").value_name("COMMAND").last(true).num_args(1..).help(
+                "Runs beside the nodes, as the client c1; without one the network is there until Ctrl-C or the scenario's end",
+            ))
+    }
+
+    /// Reads them.
+    pub fn read(matches: &ArgMatches) -> Result<Self, String> {
+        let wishes = Wishes {
+            nodes: matches.get_one("nodes").copied(),
+            sites: matches.get_many("sites").unwrap_or_default().cloned().collect(),
+            seed: matches.get_one("seed").copied(),
+        };
+        let links = match matches.get_one::<PathBuf>("scenario") {
+            Some(file) => Links::from_file(file, &wishes)?,
+            None => Links::from_preset(
+                matches.get_one::<String>("preset").map_or("lan", String::as_str),
+                &wishes,
+            )?,
+        };
+        let directory: PathBuf = matches.get_one("dir").cloned().expect("has a default");
+        Ok(Self {
+            control: matches.get_one("control").cloned().unwrap_or_else(|| directory.join("control")),
+            end: matches.get_one("seconds").map(|seconds| Duration::from_secs(*seconds)).or(links.length()),
+            words: matches.get_many("command").unwrap_or_default().cloned().collect(),
+            links,
+            directory,
+        })
+    }
+}
+
 /// Describes `emulate`.
 pub fn command() -> Command {
-    let text = |name: &'static str, value: &'static str| Arg::new(name).long(name).value_name(value);
-    Command::new("emulate")
+    let command = Command::new("emulate")
         .about("Emulate a wide-area network on this machine and run a command in it; needs root on Linux")
         .after_help(
             "Node n1 is 198.18.0.1, its namespace violet-RUN-n1 (`ip netns exec violet-RUN-n1 …`); the command runs at \
-             198.19.0.1, the client's address. DIR/emulator.json lists all. Exit status: the command's; 1 if the router was late.",
+             198.19.0.1, the client c1. DIR/emulator.json lists all. Exit status: the command's; 1 if the router was late.",
         )
-        .arg(Arg::new("scenario").value_name("SCENARIO.toml").value_parser(value_parser!(PathBuf)).help("A scenario file"))
-        .arg(text("preset", "NAME").conflicts_with("scenario").help("lan, us, global25, planetlab-like or flaky [default: lan]"))
-        .arg(text("nodes", "N").value_parser(value_parser!(u32)).help("Nodes [default: the scenario's, or 5]"))
-        .arg(text("sites", "A,B,…").value_delimiter(',').help("The nodes' sites, in turn"))
-        .arg(text("seed", "N").value_parser(value_parser!(u64)).help("Seed of all draws [default: the scenario's, or 1]"))
-        .arg(text("seconds", "N").value_parser(value_parser!(u64)).help("End after so long [default: the scenario's]"))
-        .arg(text("run", "NAME").help("The run's name, in the names of its namespaces [default: made up]"))
-        .arg(directory_argument())
-        .arg(control_argument())
-        .arg(
-            Arg::new("command")
-                .value_name("COMMAND")
-                .last(true)
-                .num_args(1..)
-                .help("Runs in the client's namespace; without one the world is there until Ctrl-C or the scenario's end"),
-        )
+        .arg(Arg::new("run").long("run").value_name("NAME").help("The run's name, in the names of its namespaces [default: made up]"));
+    LinkArguments::add_to(command)
 }
 
 /// Does `emulate`.
 pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     needs_root()?;
-    let links = links(matches)?;
-    let directory: &PathBuf = matches.get_one("dir").expect("has a default");
-    let place = Place::new(directory, matches.get_one("control"), matches.get_one("run"))?;
-    let end =
-        matches.get_one::<u64>("seconds").map(|seconds| Duration::from_secs(*seconds)).or(links.length());
-    let words: Vec<String> = matches.get_many("command").unwrap_or_default().cloned().collect();
+    let LinkArguments { links, directory, end, words, .. } = LinkArguments::read(matches)?;
+    let place = Place::new(&directory, matches.get_one("control"), matches.get_one("run"))?;
     let stopped = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
         signal_hook::flag::register(signal, Arc::clone(&stopped))?;
@@ -67,20 +107,6 @@ pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let status = live(&mut session, &words, end, &stopped);
     let (removal, report) = session.close();
     conclude(status?, &removal, &report?)
-}
-
-fn links(matches: &ArgMatches) -> Result<Links, String> {
-    let wishes = Wishes {
-        nodes: matches.get_one("nodes").copied(),
-        sites: matches.get_many("sites").unwrap_or_default().cloned().collect(),
-        seed: matches.get_one("seed").copied(),
-    };
-    match matches.get_one::<PathBuf>("scenario") {
-        Some(file) => Links::from_file(file, &wishes),
-        None => {
-            Links::from_preset(matches.get_one::<String>("preset").map_or("lan", String::as_str), &wishes)
-        }
-    }
 }
 
 fn announce(session: &Session) {
