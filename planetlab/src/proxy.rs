@@ -29,7 +29,7 @@ use serde_json::{Value, json};
 use violet_link::{Delivery, Outcome};
 
 use crate::Failure;
-use crate::emulate::{Account, LinkArguments, Links, TICK, answer_controls};
+use crate::emulate::{Account, LinkArguments, Links, TICK, answer_controls, processor_time};
 
 /// Clients that have an alias at once; the one that was silent longest loses it to a new one.
 const CLIENTS_MAX: usize = 512;
@@ -45,9 +45,12 @@ const RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 /// Describes `proxy`.
 pub fn command() -> Command {
     let command = Command::new("proxy")
-        .about("Emulate a wide-area network for UDP on loopback; needs no root, knows no TCP and no fragments")
+        .about(
+            "Emulate a wide-area network for UDP on loopback; needs no root, knows no TCP and no fragments",
+        )
         .after_help(
-            "Start node k with `violet serve --listen 127.0.0.K:PORT --advertise 127.128.0.K:PORT --servers DIR/servers.txt`; \
+            "Start node k with `violet serve --listen 127.0.0.K:PORT --advertise 127.128.0.K:PORT --servers \
+             DIR/servers.txt`; \
              clients use DIR/servers.txt. `violet-testbed control --dir DIR …` changes links.",
         )
         .arg(
@@ -67,7 +70,8 @@ pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let port = *matches.get_one::<u16>("port").expect("has a default");
     fs::create_dir_all(&arguments.directory)
         .map_err(|error| format!("--dir {}: {error}", arguments.directory.display()))?;
-    let shared = Arc::new(Mutex::new(Shared { links: arguments.links, account: Account::default() }));
+    let shared =
+        Arc::new(Mutex::new(Shared { links: arguments.links, account: Account::default(), queued: 0 }));
     let mut proxy = Proxy::open(Arc::clone(&shared), port)?;
     describe(&proxy, &arguments.directory)?;
     let control = arguments.control;
@@ -81,7 +85,7 @@ pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     proxy.run(&stopped);
     let status = watcher.join().map_err(|_| "the thread that watches the command panicked")??;
     let _gone_already = fs::remove_file(&control);
-    let report = lock(&shared).account.report(proxy.queue.len(), proxy.start.elapsed(), Duration::ZERO);
+    let report = lock(&shared).account.report(proxy.queue.len(), proxy.start.elapsed(), processor_time());
     eprint!("{report}");
     let code = status.map_or(0, |status| status.code().unwrap_or(1));
     Ok(ExitCode::from(
@@ -151,7 +155,9 @@ fn listen(control: &Path, shared: Arc<Mutex<Shared>>) -> io::Result<()> {
         let mut shared = lock(&shared);
         match command {
             "stats" => {
-                let report = shared.account.report(0, start.elapsed(), Duration::ZERO);
+                let queued = shared.queued;
+                // Only the proxy's own thread can tell what it used; at the end it does.
+                let report = shared.account.report(queued, start.elapsed(), Duration::ZERO);
                 serde_json::to_value(report).map_err(|error| error.to_string())
             }
             line => shared.links.change(line).map(|done| json!({ "done": done })),
@@ -163,6 +169,7 @@ fn listen(control: &Path, shared: Arc<Mutex<Shared>>) -> io::Result<()> {
 struct Shared {
     links: Links,
     account: Account,
+    queued: usize,
 }
 
 fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
@@ -205,6 +212,8 @@ struct Proxy {
     next_number: u64,
     start: Instant,
     looked: Duration,
+    /// How long a datagram found by this look may have waited beyond the tick.
+    unseen: Duration,
 }
 
 impl Proxy {
@@ -222,6 +231,7 @@ impl Proxy {
             next_number: 0,
             start: Instant::now(),
             looked: Duration::ZERO,
+            unseen: Duration::ZERO,
         };
         for place in 0..nodes {
             let last = u8::try_from(place + 1).map_err(|_| format!("{nodes} nodes; must be at most 255"))?;
@@ -263,12 +273,14 @@ impl Proxy {
         let mut ready = vec![EpollEvent::empty(); 64];
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
         while !stopped.load(Ordering::Relaxed) {
-            let ticking = !self.queue.is_empty();
+            let (ticking, before) = (!self.queue.is_empty(), self.looked);
             if ticking {
                 thread::sleep((self.looked + TICK).saturating_sub(self.start.elapsed()));
             }
             let found = self.epoll.wait(&mut ready, if ticking { 0_u8 } else { WAIT_MILLIS }).unwrap_or(0);
             self.looked = self.start.elapsed();
+            // A look at a waiting proxy's sockets comes at once; a tick may come late.
+            self.unseen = if ticking { self.looked.saturating_sub(before + TICK) } else { Duration::ZERO };
             for event in &ready[..found] {
                 self.read(usize::try_from(event.data()).unwrap_or(usize::MAX), &mut buffer);
             }
@@ -305,6 +317,7 @@ impl Proxy {
         let mut shared = lock(&self.shared);
         shared.account.packets += 1;
         shared.account.bytes += bytes.len() as u64;
+        shared.account.read_late.add(self.unseen, 1);
         let outcome = shared.links.send_datagram(self.looked, places.0, places.1, bytes.len());
         if let Outcome::Lost(cause) = outcome {
             return shared.account.drop(cause.name());
@@ -341,6 +354,7 @@ impl Proxy {
             now = self.start.elapsed();
             shared.account.release_late.add(now.saturating_sub(due.at), 1);
         }
+        shared.queued = self.queue.len();
     }
 }
 
@@ -368,7 +382,7 @@ mod tests {
     #[test]
     fn everybody_is_seen_by_the_alias_and_answered_through_it() {
         let links = Links::uniform(2, "delay=5ms").expect("links");
-        let shared = Arc::new(Mutex::new(Shared { links, account: Account::default() }));
+        let shared = Arc::new(Mutex::new(Shared { links, account: Account::default(), queued: 0 }));
         let stopped = Arc::new(AtomicBool::new(false));
         let (of_proxy, stop) = (Arc::clone(&shared), Arc::clone(&stopped));
         let (up, is_up) = std::sync::mpsc::channel();

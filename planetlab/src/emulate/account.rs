@@ -174,12 +174,11 @@ impl std::fmt::Display for Report {
         writeln!(f, "packets under way: {}, at most {}", self.queued, self.queued_max)?;
         writeln!(f, "release lateness: {}", self.release_late_ms)?;
         writeln!(f, "read lateness, at most: {}", self.read_late_ms)?;
-        let per_packet = self.router_processor_seconds * 1e6 / self.packets.max(1) as f64;
-        writeln!(
-            f,
-            "router: {:.2} s of a processor, {per_packet:.1} µs a packet; steal time {:.2} s",
-            self.router_processor_seconds, self.steal_seconds
-        )?;
+        write!(f, "router: {:.2} s of a processor", self.router_processor_seconds)?;
+        if 0 < self.packets {
+            write!(f, ", {:.1} µs a packet", self.router_processor_seconds * 1e6 / self.packets as f64)?;
+        }
+        writeln!(f, "; steal time {:.2} s", self.steal_seconds)?;
         if let Some(why) = &self.real_time {
             writeln!(f, "without real-time priority: {why}")?;
         }

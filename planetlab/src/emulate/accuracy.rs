@@ -47,14 +47,28 @@ pub fn command() -> Command {
         Arg::new(name).long(name).value_name("N").default_value(default).help(help)
     };
     Command::new("accuracy")
-        .about("Measure the emulator itself: delay error, loss and fragment loss against what was set; needs root on Linux")
+        .about("Measure the emulator itself: delay error and loss against what was set; needs root on Linux")
         .arg(number("nodes", "16", "Nodes").value_parser(value_parser!(u32).range(2..=250)))
-        .arg(number("rate", "60000", "Datagrams a second, all nodes together").value_parser(value_parser!(u32).range(1..=1_000_000)))
+        .arg(
+            number("rate", "60000", "Datagrams a second, of all")
+                .value_parser(value_parser!(u32).range(1..=1_000_000)),
+        )
         .arg(number("seconds", "5", "How long to send").value_parser(value_parser!(u32).range(1..=600)))
-        .arg(number("bytes", "100", "Bytes of a datagram; above 1,472 it is sent in fragments").value_parser(value_parser!(u32).range(12..=60_000)))
-        .arg(number("delay-ms", "20", "One-way delay of every link").value_parser(value_parser!(u32).range(0..=10_000)))
+        .arg(
+            number("bytes", "100", "Bytes of a datagram; above 1,472 in fragments")
+                .value_parser(value_parser!(u32).range(12..=60_000)),
+        )
+        .arg(
+            number("delay-ms", "20", "One-way delay of every link")
+                .value_parser(value_parser!(u32).range(0..=10_000)),
+        )
         .arg(number("loss-percent", "0", "Packets lost, in percent").value_parser(value_parser!(f64)))
-        .arg(Arg::new("cut").long("cut").num_args(0).help("Cut the nodes into halves for the second half of the time"))
+        .arg(
+            Arg::new("cut")
+                .long("cut")
+                .num_args(0)
+                .help("Cut the nodes into halves for the second half of the time"),
+        )
         .arg(directory_argument())
 }
 

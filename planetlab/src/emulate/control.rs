@@ -1,7 +1,7 @@
 //! Live control of a run: a Unix socket that takes and gives one JSON object a line.
 //!
-//! `{"command": "isolate n3"}` is answered with `{"ok": true, …}` or `{"ok": false, "error": "…"}`. What a command may be
-//! is written in `violet-link` for what changes the network; `stats` and `pcap NODE FILE` are the emulator's own. The
+//! `{"command": "isolate n3"}` is answered with `{"ok": true, …}` or `{"ok": false, "error": "…"}`. What a command
+//! may be is written in `violet-link` for what changes the network; `stats` and `pcap NODE FILE` are the emulator's own. The
 //! socket is a path, so it is reached from any network namespace by whoever may write to it.
 
 use std::io::{self, BufRead, BufReader, Read, Write};

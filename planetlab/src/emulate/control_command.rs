@@ -12,7 +12,7 @@ use crate::emulate::control;
 /// Describes `control`.
 pub fn command() -> Command {
     Command::new("control")
-        .about("Change a running emulated world: partition, isolate, oneway, heal, set, scale, pause, resume, stats, pcap")
+        .about("Change a running emulated world, or ask it: partition, isolate, heal, set, scale, stats, pcap")
         .arg(directory_argument())
         .arg(control_argument())
         .arg(
@@ -22,7 +22,7 @@ pub fn command() -> Command {
                 .num_args(1..)
                 .trailing_var_arg(true)
                 .allow_hyphen_values(true)
-                .help("As in `isolate n3`, `partition n1-n5|n6-n15`, `set n1 n2 delay=80ms loss=1%`, `stats`, `pcap n3 FILE`"),
+                .help("As in `isolate n3`, `partition n1-n5|n6-n15`, `set n1 n2 delay=80ms loss=1%`, `pcap n3 FILE`"),
         )
 }
 

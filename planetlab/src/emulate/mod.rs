@@ -24,7 +24,7 @@ mod world;
 
 pub use account::Account;
 pub use link::Links;
-pub use router::TICK;
+pub use router::{TICK, processor_time};
 pub use running::{LinkArguments, command, run};
 pub use session::DESCRIPTION;
 

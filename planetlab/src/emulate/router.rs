@@ -404,10 +404,7 @@ impl Routing {
     }
 
     fn report(&self) -> Report {
-        let used = getrusage(UsageWho::RUSAGE_THREAD).map(|usage| usage.user_time() + usage.system_time());
-        let used =
-            used.map(|time| Duration::from_micros(u64::try_from(time.num_microseconds()).unwrap_or(0)));
-        let mut report = self.account.report(self.queue.len(), self.now(), used.unwrap_or_default());
+        let mut report = self.account.report(self.queue.len(), self.now(), processor_time());
         report.real_time.clone_from(&self.real_time);
         report.steal_seconds = stolen().saturating_sub(self.stolen).as_secs_f64();
         let left_out: u64 = self.captures.iter().flatten().map(|capture| capture.left_out).sum();
@@ -416,4 +413,12 @@ impl Routing {
         }
         report
     }
+}
+
+/// What the calling thread has used of a processor.
+pub fn processor_time() -> Duration {
+    let used = getrusage(UsageWho::RUSAGE_THREAD).map(|usage| usage.user_time() + usage.system_time());
+    used.map_or(Duration::ZERO, |used| {
+        Duration::from_micros(u64::try_from(used.num_microseconds()).unwrap_or(0))
+    })
 }

@@ -43,16 +43,27 @@ impl LinkArguments {
         let number = |name| text(name, "N").value_parser(value_parser!(u64));
         let nodes = text("nodes", "N").value_parser(value_parser!(u32));
         command
-            .arg(Arg::new("scenario").value_name("SCENARIO.toml").value_parser(value_parser!(PathBuf)).help("A scenario file"))
-            .arg(text("preset", "NAME").conflicts_with("scenario").help("lan, us, global25, planetlab-like or flaky [default: lan]"))
+            .arg(
+                Arg::new("scenario")
+                    .value_name("SCENARIO.toml")
+                    .value_parser(value_parser!(PathBuf))
+                    .help("A scenario file"),
+            )
+            .arg(
+                text("preset", "NAME")
+                    .conflicts_with("scenario")
+                    .help("lan, us, global25, planetlab-like or flaky [default: lan]"),
+            )
             .arg(nodes.help("Nodes [default: the scenario's, or 5]"))
             .arg(text("sites", "A,B,…").value_delimiter(',').help("The nodes' sites, in turn"))
             .arg(number("seed").help("Seed of all draws [default: the scenario's, or 1]"))
-            .arg(number("seconds").help("End after so long, if there is no COMMAND [default: the scenario's]"))
+            .arg(
+                number("seconds").help("End after so long, if there is no COMMAND [default: the scenario's]"),
+            )
             .arg(directory_argument())
             .arg(control_argument())
             .arg(Arg::new("command").value_name("COMMAND").last(true).num_args(1..).help(
-                "Runs beside the nodes, as the client c1; without one the network is there until Ctrl-C or the scenario's end",
+                "Runs as the client c1; without one the network is there until Ctrl-C or the scenario's end",
             ))
     }
 
@@ -87,9 +98,10 @@ pub fn command() -> Command {
         .about("Emulate a wide-area network on this machine and run a command in it; needs root on Linux")
         .after_help(
             "Node n1 is 198.18.0.1, its namespace violet-RUN-n1 (`ip netns exec violet-RUN-n1 …`); the command runs at \
-             198.19.0.1, the client c1. DIR/emulator.json lists all. Exit status: the command's; 1 if the router was late.",
+             198.19.0.1, the client c1. DIR/emulator.json lists all. \
+             Exit status: the command's; 1 if the router was late.",
         )
-        .arg(Arg::new("run").long("run").value_name("NAME").help("The run's name, in the names of its namespaces [default: made up]"));
+        .arg(Arg::new("run").long("run").value_name("NAME").help("The run's name [default: made up]"));
     LinkArguments::add_to(command)
 }
 

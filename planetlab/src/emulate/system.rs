@@ -1,5 +1,5 @@
 //! The system calls of the emulator that no safe wrapper has: making and setting up a TUN device by ioctl,
-//! real-time priority, and a socket's receive time stamps. Everything `unsafe` of this package is here, and nothing else.
+//! priorities, and large receive buffers. Everything `unsafe` of this package is here, and nothing else.
 //!
 //! Devices are set up by ioctl, not by the `ip` program, so 64 of them take milliseconds.
 
