@@ -57,7 +57,7 @@ fn start_script(host: &Host, order: &Order) -> String {
     let program =
         if order.program.starts_with('/') { order.program.clone() } else { format!("./{}", order.program) };
     let inner = format!(
-        "echo \"$$ $(cut -d' ' -f22 /proc/$$/stat)\" >runs/{id}/process; {} {}; echo $? >runs/{id}/half; \
+        "echo \"$$ $(sed 's/.*) //' /proc/$$/stat | cut -d' ' -f20)\" >runs/{id}/process; {} {}; echo $? >runs/{id}/half; \
          mv runs/{id}/half runs/{id}/status",
         quoted(&program),
         words.join(" ")
@@ -73,12 +73,17 @@ fn start_script(host: &Host, order: &Order) -> String {
     )
 }
 
+/// Whether the process `$pid` is still the one that started at `$start`. A dead one that nobody has collected is not:
+/// there are machines whose first process collects nothing.
+const IS_THERE: &str = "[ \"$(sed 's/.*) //' /proc/$pid/stat 2>/dev/null | cut -d' ' -f20)\" = \"$start\" ] && \
+     [ \"$(sed 's/.*) //' /proc/$pid/stat 2>/dev/null | cut -d' ' -f1)\" != Z ]";
+
 /// Waits on the host for the end of a run.
 fn watch_script(host: &Host, id: &str) -> String {
     format!(
         "cd {}/runs/{} || exit 1\nn=0\nwhile [ $n -lt {WATCH_SECONDS} ] && [ ! -f status ]; do sleep 1; n=$((n+1)); done\n\
          [ -f status ] && exit 0\nread -r pid start <process || exit 0\n\
-         [ \"$(cut -d' ' -f22 /proc/$pid/stat 2>/dev/null)\" = \"$start\" ] && {{ echo running; exit 0; }}\n\
+         {IS_THERE} && {{ echo running; exit 0; }}\n\
          sleep 1\n[ -f status ] || echo gone",
         quoted(&host.dir),
         quoted(id)
@@ -89,7 +94,7 @@ fn watch_script(host: &Host, id: &str) -> String {
 fn end_script(host: &Host, id: &str) -> String {
     format!(
         "cd {}/runs/{} || exit 1\nread -r pid start <process || exit 0\n\
-         [ \"$(cut -d' ' -f22 /proc/$pid/stat 2>/dev/null)\" = \"$start\" ] && kill -TERM -- -$pid\nexit 0",
+         {IS_THERE} && kill -TERM -- -$pid\nexit 0",
         quoted(&host.dir),
         quoted(id)
     )
@@ -252,7 +257,10 @@ mod tests {
         };
         // A record of another process with the same number: nothing is ended.
         let pid = record.split(' ').next().unwrap();
-        let is_there = || std::path::Path::new(&format!("/proc/{pid}/stat")).exists();
+        let is_there = || {
+            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+            stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+        };
         std::fs::write(&process, format!("{pid} 1\n")).unwrap();
         assert_eq!(sh(&end_script(&host, &order.id), b"").0, 0);
         assert!(is_there());
