@@ -17,6 +17,7 @@ use violet::admin::{Admin, profile as profiles};
 use violet::config::{Config, SETTINGS, Setting};
 use violet::local_cluster;
 use violet::server::{Clock, Server, startup};
+use violet::sim::played::Played;
 use violet::sim::{command, many, message_count, report};
 
 /// Puts values on large memory pages, which matters more than any other single choice here.
@@ -40,7 +41,7 @@ fn main() -> ExitCode {
         Some(("serve", matches)) => serve(matches),
         Some(("cluster", matches)) => cluster(matches),
         Some(("profile", matches)) => profile(matches),
-        Some(("sim", matches)) => Ok(simulate(matches)),
+        Some(("sim", matches)) => simulate(matches),
         _ => unreachable!("clap demands one of the subcommands above"),
     };
     result.unwrap_or_else(|failure| fail(&failure.to_string()))
@@ -302,14 +303,19 @@ fn profile(matches: &ArgMatches) -> Result<ExitCode, Failure> {
 }
 
 /// Runs the simulator: status 0 when every claim was kept, 1 when not.
-fn simulate(matches: &ArgMatches) -> ExitCode {
+fn simulate(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     // Whoever reads it may have seen enough, as `head` has; the exit status still tells.
     let say = |text: &str| drop(std::io::stdout().write_all(text.as_bytes()));
     if command::wants_count(matches) {
         say(&message_count::table());
-        return ExitCode::SUCCESS;
+        return Ok(ExitCode::SUCCESS);
     }
-    let command::Request { options, seeds, threads } = command::request(matches);
+    let read = |file: &str| {
+        let text = std::fs::read_to_string(file).map_err(|error| format!("{file}: {error}"))?;
+        Played::read(file, &text)
+    };
+    let played = command::timeline(matches).map(read).transpose()?;
+    let command::Request { options, seeds, threads } = command::request(matches, played);
     let cores = || std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let threads = threads.unwrap_or_else(cores);
     let clock = Clock::start();
@@ -326,5 +332,5 @@ fn simulate(matches: &ArgMatches) -> ExitCode {
         took.as_secs_f64(),
         summary.simulated().div_duration_f64(took)
     ));
-    ExitCode::from(u8::from(0 < summary.failed))
+    Ok(ExitCode::from(u8::from(0 < summary.failed)))
 }

@@ -8,13 +8,13 @@ use super::Bugs;
 use super::client::{Client, Manners, key_of};
 use super::history::Action;
 use super::host::Plan;
-use super::network::{MILLION_PER_PERCENT, Place, Weather};
+use super::network::{Place, quiet};
 use super::world::World;
 use crate::config::Config;
 use crate::metrics::Metric;
 use crate::time::{Duration, Instant};
 use violet_client::{Format, RetryPolicy};
-use violet_link::dice::Dice;
+use violet_link::Dice;
 
 const NODES: usize = 15;
 const BAD: usize = 7;
@@ -62,7 +62,7 @@ impl Load {
         let flag = |name: &str| (name == "partitions-log2").then(|| "8".to_owned());
         let config = Config::load(None, |_| None, flag).expect("the settings are allowed");
         let plan = || Plan { config: config.clone(), skew_nanos: 0, bugs: Bugs::default() };
-        let mut world = World::new(3, (0..NODES).map(|_| plan()).collect(), NODES, Weather::default());
+        let mut world = World::new(3, (0..NODES).map(|_| plan()).collect(), NODES, quiet());
         (0..NODES).for_each(|node| world.start(node));
         world.run_for(Duration::from_secs(2));
         for number in 0..KEYS {
@@ -78,13 +78,14 @@ impl Load {
         let mut load =
             Self { world, clients, rests_until, dice: Dice::new(5), stopped: false, turns_at: now };
         load.run(Duration::from_secs(3), Way::Healthy);
-        let quiet = load.world.network.weather;
-        let weather = match way {
-            Way::Delay => Weather { delay: Duration::from_millis(300), ..quiet },
-            Way::Loss => Weather { loss: 30 * MILLION_PER_PERCENT, ..quiet },
-            Way::Healthy | Way::HalfStopped => quiet,
+        let change = match way {
+            Way::Delay => Some("delay=300ms"),
+            Way::Loss => Some("loss=30%"),
+            Way::Healthy | Way::HalfStopped => None,
         };
-        load.world.network.worse.insert(Place::Node(BAD), weather);
+        if let Some(change) = change {
+            load.world.network.worsen(Place::Node(BAD), change).expect("it is allowed");
+        }
         load
     }
 

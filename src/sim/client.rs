@@ -16,7 +16,7 @@ use violet_client::wire::{self, KEY_BYTES_MAX};
 use violet_client::{
     Exchange, Format, Key, MessageId, Operation, Outcome, Request, RetryPolicy, Status, Step, Value, Verdict,
 };
-use violet_link::dice::Dice;
+use violet_link::Dice;
 
 /// The port of a client's exchange; repeats leave from others.
 const PORT: u16 = 5000;

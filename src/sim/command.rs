@@ -2,14 +2,16 @@
 
 use super::Bugs;
 use super::faults::Mood;
+use super::played::Played;
 use super::size::Size;
 use super::swarm::{Options, Run};
 use crate::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use std::num::NonZeroUsize;
+use std::sync::Arc;
 
 /// What a command line asks for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Request {
     /// The first run.
     pub options: Options,
@@ -54,6 +56,14 @@ pub fn command() -> Command {
                 .value_parser(value_parser!(u64).range(1..=3_600)),
         )
         .arg(
+            flag(
+                "timeline",
+                "file",
+                "Play this scenario file (of planetlab/scenarios, say): its nodes, its network, and what happens to it.",
+            )
+            .conflicts_with_all(["nodes", "mood", "seconds", "count"]),
+        )
+        .arg(
             Arg::new("trace")
                 .long("trace")
                 .action(ArgAction::SetTrue)
@@ -72,9 +82,15 @@ pub fn wants_count(matches: &ArgMatches) -> bool {
     matches.get_flag("count")
 }
 
-/// What the flags say.
+/// The scenario file that is to be played.
 #[must_use]
-pub fn request(matches: &ArgMatches) -> Request {
+pub fn timeline(matches: &ArgMatches) -> Option<&str> {
+    matches.get_one::<String>("timeline").map(String::as_str)
+}
+
+/// What the flags say, and the scenario that was read from the file of [`timeline`].
+#[must_use]
+pub fn request(matches: &ArgMatches, played: Option<Played>) -> Request {
     let number = |name: &str| *matches.get_one::<u64>(name).expect("the flag has a default");
     let mood = matches.get_one::<String>("mood");
     let is_traced = matches.get_flag("trace");
@@ -82,6 +98,7 @@ pub fn request(matches: &ArgMatches) -> Request {
         seed: number("seed"),
         size: matches.get_one("nodes").copied(),
         mood: mood.and_then(|name| Mood::ALL.into_iter().find(|mood| mood.name() == name)),
+        played: played.map(Arc::new),
         trouble: Duration::from_secs(number("seconds")),
         is_traced,
         bugs: Bugs::default(),
@@ -95,6 +112,9 @@ pub fn request(matches: &ArgMatches) -> Request {
 /// chosen it chooses again, as long as it is asked the same; only a size drawn from a range is named.
 #[must_use]
 pub fn repeating(run: &Run, options: &Options) -> String {
+    if let Some(played) = &options.played {
+        return format!("violet sim --timeline {} --seed {}", played.file, run.seed);
+    }
     let mut command = format!("violet sim --seed {} --seconds {}", run.seed, options.trouble.as_secs());
     if options.size.is_some() {
         command.push_str(&format!(" --nodes {}", run.nodes));
@@ -113,7 +133,7 @@ mod tests {
     fn read(line: &str) -> Request {
         // Without the program's name: the subcommand stands for it.
         let words = line.split_whitespace().skip(1);
-        request(&command().try_get_matches_from(words).expect("a good command line"))
+        request(&command().try_get_matches_from(words).expect("a good command line"), None)
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! What goes wrong in a run, and when: a plan that follows from the seed.
 
 use super::host::State;
-use super::network::Weather;
+use super::network::quiet;
 use super::world::World;
 use crate::time::{Duration, Instant};
-use violet_link::dice::Dice;
+use violet_link::{Dice, Jitter, Loss, Settings};
 
 /// What kind of trouble a run has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,13 +33,13 @@ pub enum Mood {
     Tombstones,
     /// All of it.
     Everything,
-    /// All are far from each other, and a few datagrams are lost on the way.
-    Far,
+    /// What a scenario file says; not chosen by a seed.
+    Timeline,
 }
 
 impl Mood {
-    /// All moods.
-    pub const ALL: [Self; 12] = [
+    /// All moods that a seed may choose.
+    pub const ALL: [Self; 11] = [
         Self::Calm,
         Self::Skewed,
         Self::Rough,
@@ -69,7 +69,7 @@ impl Mood {
             Self::Rolling => "rolling",
             Self::Tombstones => "tombstones",
             Self::Everything => "everything",
-            Self::Far => "far",
+            Self::Timeline => "timeline",
         }
     }
 
@@ -77,6 +77,7 @@ impl Mood {
     #[must_use]
     pub fn trouble_min(self) -> Duration {
         Duration::from_secs(match self {
+            Self::Timeline => 0,
             Self::Calm | Self::Skewed | Self::Rough | Self::Split | Self::Pauses | Self::Crashes => 1,
             Self::Far => 10,
             Self::Everything => 15,
@@ -92,31 +93,24 @@ impl Mood {
         matches!(self, Self::Churn | Self::Rolling | Self::Everything)
     }
 
-    /// The weather of such a run.
+    /// What the links of such a run are like.
     #[must_use]
-    pub fn weather(self, dice: &mut Dice) -> Weather {
+    pub fn links(self, dice: &mut Dice) -> Settings {
         const PERCENT: u64 = 10_000;
         let mut per_million = |most: u64| dice.below(most + 1) as u32;
-        let mut weather = Weather {
-            duplicate: per_million(3 * PERCENT),
-            reorder: per_million(3 * PERCENT),
-            ..Weather::default()
-        };
+        let mut links =
+            Settings { duplicate: per_million(3 * PERCENT), reorder: per_million(3 * PERCENT), ..quiet() };
         if matches!(self, Self::Rough | Self::Everything) {
-            weather.loss = per_million(10 * PERCENT);
-            weather.corrupt = per_million(PERCENT);
-            weather.duplicate = per_million(10 * PERCENT);
-            weather.reorder = per_million(20 * PERCENT);
+            links.loss = Loss::Each(per_million(10 * PERCENT));
+            links.corrupt = per_million(PERCENT);
+            links.duplicate = per_million(10 * PERCENT);
+            links.reorder = per_million(20 * PERCENT);
         }
         let millis = |dice: &mut Dice, most| dice.time(Duration::ZERO, Duration::from_millis(most));
-        weather.delay = Duration::from_micros(50) + millis(dice, 2);
-        weather.jitter = millis(dice, 5);
-        weather.reorder_by = millis(dice, if self == Self::Rough { 60 } else { 8 });
-        if self == Self::Far {
-            weather.loss = dice.below(PERCENT + 1) as u32;
-            weather.delay = dice.time(Duration::from_millis(20), Duration::from_millis(165));
-        }
-        weather
+        links.delay = Duration::from_micros(50) + millis(dice, 2);
+        links.jitter = Jitter::Uniform(millis(dice, 5));
+        links.reorder_by = millis(dice, if self == Self::Rough { 60 } else { 8 });
+        links
     }
 }
 

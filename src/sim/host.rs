@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use violet_client::Key;
-use violet_link::dice::Dice;
+use violet_link::Dice;
 
 /// What a receive buffer holds, as the kernel counts: payload and what it keeps beside it.
 const QUEUE_BYTES_MAX: usize = 2 * 1024 * 1024;

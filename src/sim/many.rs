@@ -25,7 +25,7 @@ pub fn run_many(options: &Options, count: u64, threads: NonZeroUsize, mut show: 
             scope.spawn(move || {
                 let numbers = std::iter::repeat_with(|| next.fetch_add(1, Ordering::Relaxed));
                 for number in numbers.take_while(|number| *number < count) {
-                    let options = Options { seed: options.seed + number, ..*options };
+                    let options = Options { seed: options.seed + number, ..options.clone() };
                     let run = run_to_its_end(&options, swarm::run);
                     done.send((number, run)).expect("who receives waits for all senders");
                 }
@@ -64,7 +64,7 @@ mod tests {
     fn a_run_that_panics_has_failed_and_can_be_repeated() {
         let line = "sim --seed 9 --nodes 5-30 --mood pauses";
         let matches = command::command().try_get_matches_from(line.split(' ')).expect("a command line");
-        let options = command::request(&matches).options;
+        let options = command::request(&matches, None).options;
         let run = run_to_its_end(&options, |options| panic!("seed {} is bad", options.seed));
         let story = report::story_of(&run, &options);
         let repeat = format!("violet sim --seed 9 --seconds 10 --nodes {} --mood pauses\n", run.nodes);

@@ -9,7 +9,7 @@ use super::Bugs;
 use super::client::{Client, Manners, key_of};
 use super::history::Action;
 use super::host::Plan;
-use super::network::{Place, Weather};
+use super::network::{Place, quiet};
 use super::trace::{Kind, kind};
 use super::world::World;
 use crate::config::Config;
@@ -147,7 +147,7 @@ impl Stage {
         let flag = |name: &str| (name == "partitions-log2").then(|| PARTITIONS_LOG2.to_owned());
         let config = Config::load(None, |_| None, flag).expect("the settings are allowed");
         let plan = || Plan { config: config.clone(), skew_nanos: 0, bugs: Bugs::default() };
-        let mut world = World::new(1, (0..NODES).map(|_| plan()).collect(), NODES, Weather::default());
+        let mut world = World::new(1, (0..NODES).map(|_| plan()).collect(), NODES, quiet());
         (0..NODES).for_each(|node| world.start(node));
         world.run_for(SETTLE);
         let manners =

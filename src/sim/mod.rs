@@ -3,7 +3,8 @@
 //! It drives the same core as the server, over a network and machines that fail as the dice say
 //! (FoundationDB, TigerBeetle). [`world`] is the event loop, [`network`] and [`host`] are what can go
 //! wrong, [`client`] asks, [`history`] and [`checker`] judge, [`swarm`] is one seed from beginning to end,
-//! [`many`] runs many of them side by side. Scripts under `scenarios/` play single cases.
+//! [`many`] runs many of them side by side, [`played`] plays scenario files of the testbed. Scripts under
+//! `scenarios/` play single cases.
 //!
 //! Deliberately not here: threads inside a plane (each datagram is handled as one step), disks.
 
@@ -18,6 +19,7 @@ pub mod linear;
 pub mod many;
 pub mod message_count;
 pub mod network;
+pub mod played;
 pub mod report;
 pub mod retell;
 pub mod script;

@@ -1,20 +1,15 @@
-//! The network: what becomes of a datagram between two places.
+//! The network of a simulation: places with addresses, and the links between them in the simulation's time.
 //!
-//! Every directed pair of places is a link with random numbers of its own, so a new node does not
-//! change what happens between the old ones. A link keeps order unless told otherwise; loss,
-//! duplication, reordering and damage are knobs ([`Weather`]), partitions cut single directions.
-//! Pure: a datagram goes in, the moments at which it arrives come out.
+//! What becomes of a datagram is [`violet_link`]'s to say, the same as for the emulator and the proxy; here it is only
+//! told who is meant. Only what is between nodes is damaged: the raw layout of clients has no checksum.
 
-use crate::time::{Duration, Instant};
-use std::collections::{BTreeMap, BTreeSet};
+use super::world::BEGIN;
+use crate::time::Instant;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-use violet_link::dice::Dice;
+use violet_link::presets::Preset;
+use violet_link::{Counts, Endpoint, Ends, Settings};
 
-/// Payload that fits one Ethernet frame; a longer datagram is lost when any of its fragments is.
-const FRAGMENT_BYTES: usize = 1_472;
 const NODE_PORT: u16 = 4410;
-/// Chances are per million.
-pub const MILLION_PER_PERCENT: u32 = 10_000;
 
 /// An end of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -38,6 +33,15 @@ impl Place {
         SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, network, high, low)), port)
     }
 
+    /// What it is for the links: the first node is `n1` there, as in scenario files.
+    #[must_use]
+    pub fn endpoint(self) -> Endpoint {
+        match self {
+            Self::Node(number) => Endpoint(number as u32 + 1),
+            Self::Client(number) => Endpoint::client(number as u32 + 1),
+        }
+    }
+
     /// The place with this address, whatever the port of a client.
     #[must_use]
     pub fn of(address: SocketAddr) -> Option<Self> {
@@ -52,41 +56,10 @@ impl Place {
     }
 }
 
-/// How bad the links are. Chances are per million datagrams (loss: per fragment).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Weather {
-    /// Time that every datagram takes.
-    pub delay: Duration,
-    /// What it may take on top of that, keeping the order.
-    pub jitter: Duration,
-    /// Lost.
-    pub loss: u32,
-    /// Arriving twice.
-    pub duplicate: u32,
-    /// Held back, so that later ones overtake it.
-    pub reorder: u32,
-    /// For how long it is held back at most; a duplicate comes as late.
-    pub reorder_by: Duration,
-    /// Damaged: one bit flips. Only links between nodes are damaged, or all with `corrupt_clients`.
-    pub corrupt: u32,
-    /// Damage hits clients too (the raw layout has no checksum, so this needs the protobuf one).
-    pub corrupt_clients: bool,
-}
-
-impl Default for Weather {
-    /// A quiet local network.
-    fn default() -> Self {
-        Self {
-            delay: Duration::from_micros(100),
-            jitter: Duration::from_micros(100),
-            loss: 0,
-            duplicate: 0,
-            reorder: 0,
-            reorder_by: Duration::from_millis(2),
-            corrupt: 0,
-            corrupt_clients: false,
-        }
-    }
+/// A quiet local network.
+#[must_use]
+pub fn quiet() -> Settings {
+    Preset::Lan.base()
 }
 
 /// One copy of a datagram on its way.
@@ -98,174 +71,126 @@ pub struct Delivery {
     pub damaged_bit: Option<usize>,
 }
 
-/// What happened to datagrams, by number.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Toll {
-    /// Datagrams that were sent.
-    pub sent: u64,
-    /// Lost by chance.
-    pub lost: u64,
-    /// Lost in a partition.
-    pub cut: u64,
-    /// Delivered twice.
-    pub duplicated: u64,
-    /// Overtaken.
-    pub reordered: u64,
-    /// Damaged.
-    pub corrupted: u64,
-}
-
-#[derive(Debug)]
-struct Link {
-    dice: Dice,
-    last_at: Instant,
-}
-
 /// All links.
 #[derive(Debug)]
 pub struct Network {
-    seed: u64,
-    /// The weather everywhere …
-    pub weather: Weather,
-    /// … but on the links to and from these places.
-    pub worse: BTreeMap<Place, Weather>,
-    /// What it has done so far.
-    pub toll: Toll,
-    links: BTreeMap<(Place, Place), Link>,
-    cut: BTreeSet<(Place, Place)>,
+    /// What they do.
+    pub links: violet_link::Network,
+    /// When their time begins.
+    begin: Instant,
+    /// Clients are placed where these many of the links' clients are, in turn.
+    clients: Option<u32>,
+    /// Datagrams of clients that would have been damaged.
+    spared: u64,
 }
 
 impl Network {
-    /// A whole network.
+    /// A network whose links are all alike.
     #[must_use]
-    pub fn new(seed: u64, weather: Weather) -> Self {
-        let (links, worse) = (BTreeMap::new(), BTreeMap::new());
-        Self { seed, weather, worse, toll: Toll::default(), links, cut: BTreeSet::new() }
+    pub fn new(seed: u64, settings: Settings) -> Self {
+        let links = violet_link::Network::new(seed, settings);
+        Self { links, begin: BEGIN, clients: None, spared: 0 }
     }
 
-    /// Cuts one direction.
-    pub fn cut(&mut self, from: Place, to: Place) {
-        self.cut.insert((from, to));
+    /// From now on these are the links; clients share so many ends of it in turn.
+    pub fn replace(&mut self, now: Instant, links: violet_link::Network, clients: u32) {
+        (self.links, self.begin, self.clients) = (links, now, Some(clients.max(1)));
+    }
+
+    /// Makes a change to all links to and from a place.
+    ///
+    /// # Errors
+    /// The word that is wrong, and what is allowed.
+    pub fn worsen(&mut self, place: Place, change: &str) -> Result<(), String> {
+        let (change, ends) = (Settings::parse_change(change)?, Ends::one(place.endpoint()));
+        violet_link::Control::Bad(ends, change).apply(&mut self.links)
+    }
+
+    /// Cuts what is between two groups, in one direction or both.
+    pub fn cut(&mut self, some: &[Place], others: &[Place], both_ways: bool) {
+        let ends = |places: &[Place]| Ends::Only(places.iter().map(|place| place.endpoint()).collect());
+        let (some, others) = (ends(some), ends(others));
+        self.links.cut(&some, &others);
+        if both_ways {
+            self.links.cut(&others, &some);
+        }
     }
 
     /// Whether nothing passes in this direction.
     #[must_use]
     pub fn is_cut(&self, from: Place, to: Place) -> bool {
-        self.cut.contains(&(from, to))
+        self.links.is_cut(self.end(from), self.end(to))
     }
 
-    /// Joins everything that was cut.
-    pub fn heal(&mut self) {
-        self.cut.clear();
+    /// How a link is now.
+    pub fn settings(&mut self, from: Place, to: Place) -> Settings {
+        self.links.settings(self.end(from), self.end(to))
+    }
+
+    fn end(&self, place: Place) -> Endpoint {
+        match (place, self.clients) {
+            (Place::Client(number), Some(clients)) => Endpoint::client(number as u32 % clients + 1),
+            (Place::Node(_) | Place::Client(_), _) => place.endpoint(),
+        }
     }
 
     /// Sends a datagram: zero to two deliveries.
-    pub fn send(&mut self, now: Instant, from: Place, to: Place, bytes: &[u8]) -> [Option<Delivery>; 2] {
-        let Self { seed, weather, worse, toll, links, cut } = self;
-        let weather = worse.get(&from).or_else(|| worse.get(&to)).unwrap_or(weather);
-        toll.sent += 1;
-        let link = links.entry((from, to)).or_insert_with(|| Link {
-            dice: Dice::of_part(*seed, "link", link_number(from, to)),
-            last_at: Instant::ZERO,
-        });
-        let dice = &mut link.dice;
-        let fragments = bytes.len().div_ceil(FRAGMENT_BYTES).max(1);
-        let is_lost = (0..fragments).fold(false, |lost, _| dice.chance(weather.loss) || lost);
-        if cut.contains(&(from, to)) {
-            toll.cut += 1;
-            return [None, None];
-        }
-        if is_lost {
-            toll.lost += 1;
-            return [None, None];
-        }
-        let earliest = now + weather.delay + dice.time(Duration::ZERO, weather.jitter);
-        let mut at = earliest.max(link.last_at + Duration::from_nanos(1));
-        if dice.chance(weather.reorder) {
-            toll.reordered += 1;
-            at = at + dice.time(Duration::ZERO, weather.reorder_by);
-        } else {
-            link.last_at = at;
-        }
-        let both_nodes = matches!((from, to), (Place::Node(_), Place::Node(_)));
-        let is_damaged = dice.chance(weather.corrupt) && (both_nodes || weather.corrupt_clients);
-        let damaged_bit = (is_damaged && !bytes.is_empty()).then(|| dice.index(bytes.len() * 8));
-        toll.corrupted += u64::from(damaged_bit.is_some());
-        let copy = dice.chance(weather.duplicate).then(|| {
-            toll.duplicated += 1;
-            Delivery { at: at + dice.time(Duration::ZERO, weather.reorder_by), damaged_bit: None }
-        });
-        [Some(Delivery { at, damaged_bit }), copy]
+    pub fn send(
+        &mut self,
+        now: Instant,
+        from: Place,
+        to: Place,
+        bytes: &[u8],
+    ) -> impl Iterator<Item = Delivery> + use<> {
+        let (begin, ends) = (self.begin, (self.end(from), self.end(to)));
+        let outcome = self.links.send_datagram(now.since(begin), ends.0, ends.1, bytes.len());
+        let are_nodes = matches!((from, to), (Place::Node(_), Place::Node(_)));
+        let is_damaged = outcome.deliveries().any(|delivery| delivery.damaged_bit.is_some());
+        self.spared += u64::from(is_damaged && !are_nodes);
+        outcome.deliveries().map(move |delivery| Delivery {
+            at: begin + delivery.at,
+            damaged_bit: delivery.damaged_bit.filter(|_| are_nodes),
+        })
     }
-}
 
-fn link_number(from: Place, to: Place) -> u64 {
-    let number = |place: Place| match place {
-        Place::Node(number) => number as u64 * 2,
-        Place::Client(number) => number as u64 * 2 + 1,
-    };
-    number(from) << 32 | number(to)
+    /// What happened to datagrams so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = self.links.counts();
+        counts.corrupted -= self.spared;
+        counts
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::time::Duration;
 
     const A: Place = Place::Node(0);
     const B: Place = Place::Node(1);
 
-    fn arrivals(weather: Weather, others: usize) -> (Vec<Delivery>, Toll) {
-        let mut network = Network::new(7, weather);
-        let mut arrivals = Vec::new();
-        for number in 0..1_000u64 {
-            let now = Instant::from_nanos(1_000_000 * number);
-            for other in 0..others {
-                network.send(now, A, Place::Node(2 + other), b"other");
-            }
-            arrivals.extend(network.send(now, A, B, &number.to_le_bytes()).into_iter().flatten());
-        }
-        (arrivals, network.toll)
-    }
-
     #[test]
-    fn a_quiet_link_keeps_order_and_loses_nothing() {
-        let weather = Weather { jitter: Duration::from_millis(50), ..Weather::default() };
-        let (arrivals, toll) = arrivals(weather, 0);
-        assert!(arrivals.is_sorted_by_key(|delivery| delivery.at) && arrivals.len() == 1_000);
-        assert_eq!(toll, Toll { sent: 1_000, ..Toll::default() });
-    }
-
-    #[test]
-    fn every_knob_turns_and_other_links_change_nothing() {
-        let tenth = 100_000;
-        let weather = Weather {
-            loss: tenth,
-            duplicate: tenth,
-            reorder: tenth,
-            reorder_by: Duration::from_millis(20),
-            corrupt: tenth,
-            ..Weather::default()
+    fn only_what_is_between_nodes_is_damaged() {
+        let mut network = Network::new(7, Settings { corrupt: 1_000_000, ..quiet() });
+        let mut is_damaged = |from, to| {
+            let deliveries: Vec<Delivery> = network.send(BEGIN, from, to, b"x").collect();
+            assert!(deliveries.len() == 1 && BEGIN < deliveries[0].at);
+            deliveries[0].damaged_bit.is_some()
         };
-        let (alone, toll) = arrivals(weather, 0);
-        assert!(!alone.is_sorted_by_key(|delivery| delivery.at));
-        for count in [toll.lost, toll.duplicated, toll.reordered, toll.corrupted] {
-            assert!((50..150).contains(&count), "{toll:?}");
-        }
-        let (with_others, _) = arrivals(weather, 3);
-        assert_eq!(alone, with_others);
+        assert!(is_damaged(A, B) && !is_damaged(A, Place::Client(0)) && !is_damaged(Place::Client(0), A));
+        assert_eq!(network.counts().corrupted, 1);
     }
 
     #[test]
-    fn a_cut_is_one_way_and_large_datagrams_are_lost_more_often() {
-        let weather = Weather { loss: 100_000, ..Weather::default() };
-        let mut network = Network::new(7, weather);
-        network.cut(A, B);
-        for _ in 0..1_000 {
-            assert_eq!(network.send(Instant::ZERO, A, B, b"x"), [None, None]);
-            network.send(Instant::ZERO, B, A, &[0; 10_000]);
-        }
-        assert_eq!(network.toll.cut, 1_000);
-        assert!((430..620).contains(&network.toll.lost), "1 - 0.9^7 = 52 %: {}", network.toll.lost);
+    fn a_bad_node_is_bad_in_both_directions_and_a_cut_is_as_asked() {
+        let mut network = Network::new(7, quiet());
+        network.worsen(B, "delay=20ms").expect("it is allowed");
+        let delays = [(A, B), (B, A), (A, Place::Node(2))].map(|(from, to)| network.settings(from, to).delay);
+        assert_eq!(delays, [Duration::from_millis(20), Duration::from_millis(20), quiet().delay]);
+        network.cut(&[A], &[B], false);
+        assert!(network.is_cut(A, B) && !network.is_cut(B, A));
+        assert_eq!(network.send(BEGIN, A, B, b"x").count(), 0);
     }
 
     #[test]

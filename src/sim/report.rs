@@ -2,10 +2,10 @@
 
 use super::command;
 use super::faults::Tally;
-use super::network::Toll;
 use super::swarm::{Options, Run};
 use crate::time::Duration;
 use std::fmt::Write;
+use violet_link::{Cause, Counts};
 
 /// Stories of one failed run that are printed.
 const STORIES_MAX: usize = 3;
@@ -27,7 +27,7 @@ pub struct Summary {
     not_linearizable: usize,
     undecided: usize,
     contradictions: usize,
-    toll: Toll,
+    counts: Counts,
     tally: Tally,
     datagrams: u64,
     simulated: Duration,
@@ -51,12 +51,7 @@ impl Summary {
         self.not_linearizable += findings.not_linearizable;
         self.undecided += findings.undecided;
         self.contradictions += findings.contradictions;
-        self.toll.sent += run.toll.sent;
-        self.toll.lost += run.toll.lost;
-        self.toll.cut += run.toll.cut;
-        self.toll.duplicated += run.toll.duplicated;
-        self.toll.reordered += run.toll.reordered;
-        self.toll.corrupted += run.toll.corrupted;
+        self.counts.add(&run.counts);
         self.tally.pauses += run.tally.pauses;
         self.tally.crashes += run.tally.crashes;
         self.tally.starved += run.tally.starved;
@@ -96,7 +91,8 @@ impl Summary {
     /// The summary as text.
     #[must_use]
     pub fn text(&self) -> String {
-        let Toll { sent, lost, cut, duplicated, reordered, corrupted } = self.toll;
+        let Counts { sent, duplicated, reordered, corrupted, .. } = self.counts;
+        let (lost, cut) = (self.counts.lost(Cause::Chance), self.counts.lost(Cause::Cut));
         let Tally { pauses, crashes, starved, splits, joins, leaves } = self.tally;
         format!(
             "{} runs, {} failed\n\

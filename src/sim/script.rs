@@ -10,7 +10,7 @@ use super::census;
 use super::client::{Client, Manners, key_of};
 use super::history::{Action, OpId, Seen};
 use super::host::{Plan, State};
-use super::network::{MILLION_PER_PERCENT, Place, Weather};
+use super::network::{Place, quiet};
 use super::trace;
 use super::world::World;
 use crate::config::Config;
@@ -18,6 +18,7 @@ use crate::metrics::Metric;
 use crate::time::Duration;
 use std::collections::BTreeMap;
 use violet_client::{Format, RetryPolicy};
+use violet_link::Settings;
 
 /// A request that nobody answers is given up by then.
 const PATIENCE: Duration = Duration::from_secs(12);
@@ -92,8 +93,8 @@ impl Script {
     /// join NODE via NODE / leave NODE      a spare, or a member that has left, becomes one; it leaves as planned
     /// starve NODE TIME                     its threads lose their core for up to TIME now and then
     /// partition n0 n1|n2 n3 / cut n0>n1 / heal
-    /// loss|duplicate|reorder PERCENT, delay|jitter|reorder-by TIME
-    /// bad NODE loss PERCENT|…              the same on the links of one node, for good
+    /// set delay=TIME loss=PERCENT …        all links, in the words of violet-link
+    /// bad NODE delay=TIME …                the links of one node, over what 'set' says
     /// count METRIC                         summed over all nodes
     /// run TIME
     /// rest                                 runs until nobody has anything left to do
@@ -116,9 +117,7 @@ impl Script {
             "rest" => self.rest(),
             "crash" | "start" | "pause" | "resume" | "starve" => self.disturb(command, rest),
             "partition" | "cut" | "heal" => self.divide(command, rest),
-            "loss" | "duplicate" | "reorder" | "delay" | "jitter" | "reorder-by" => {
-                self.change_weather(command, rest)
-            }
+            "set" => self.change_links(rest),
             "bad" => self.worsen(rest),
             "count" => self.count(rest),
             "run" => {
@@ -165,7 +164,7 @@ impl Script {
         let flag = |name: &str| settings.get(name).map(|value| (*value).to_owned());
         let config = Config::load(None, |_| None, flag).map_err(|error| error.0)?;
         let plan = |skew_nanos| Plan { config: config.clone(), skew_nanos, bugs: self.bugs };
-        let mut world = World::new(1, skews.into_iter().map(plan).collect(), nodes, weather);
+        let mut world = World::new(1, skews.into_iter().map(plan).collect(), nodes, quiet());
         for node in 0..nodes {
             world.start(node);
         }
@@ -369,7 +368,7 @@ impl Script {
 
     fn divide(&mut self, command: &str, rest: &str) -> Output {
         if command == "heal" {
-            self.world()?.network.heal();
+            self.world()?.network.links.heal();
             return Ok(Vec::new());
         }
         let (some, others) = rest.split_once(['|', '>']).ok_or("two groups are wanted")?;
@@ -378,17 +377,20 @@ impl Script {
         Ok(Vec::new())
     }
 
-    fn change_weather(&mut self, command: &str, rest: &str) -> Output {
-        Self::set_weather(&mut self.world()?.network.weather, command, rest)
+    fn change_links(&mut self, change: &str) -> Output {
+        let change = Settings::parse_change(change)?;
+        let links = &mut self.world()?.network.links;
+        let mut settings = links.base();
+        settings.apply(&change);
+        links.set_base(settings);
+        Ok(Vec::new())
     }
 
     fn worsen(&mut self, rest: &str) -> Output {
-        let mut words = rest.splitn(3, ' ');
-        let (node, command, value) = (words.next(), words.next(), words.next());
-        let node = self.node(node.ok_or("which node?")?)?;
-        let network = &mut self.world()?.network;
-        let weather = network.worse.entry(Place::Node(node)).or_insert(network.weather);
-        Self::set_weather(weather, command.ok_or("how bad?")?, value.ok_or("how bad?")?)
+        let (node, change) = rest.split_once(' ').ok_or("which node, and how bad?")?;
+        let place = Place::Node(self.node(node)?);
+        self.world()?.network.worsen(place, change)?;
+        Ok(Vec::new())
     }
 
     fn count(&mut self, name: &str) -> Output {
@@ -397,23 +399,6 @@ impl Script {
         let processes = hosts.iter().filter_map(|host| host.process.as_ref());
         let sum: u64 = processes.map(|process| process.metrics.total(*metric)).sum();
         Ok(vec![sum.to_string()])
-    }
-
-    fn set_weather(weather: &mut Weather, command: &str, rest: &str) -> Output {
-        let percent = || {
-            let number = rest.strip_suffix('%').and_then(|number| number.parse::<u32>().ok());
-            number.map(|number| number * MILLION_PER_PERCENT).ok_or("a percentage is wanted")
-        };
-        match command {
-            "loss" => weather.loss = percent()?,
-            "duplicate" => weather.duplicate = percent()?,
-            "reorder" => weather.reorder = percent()?,
-            "delay" => weather.delay = time_of(rest)?,
-            "jitter" => weather.jitter = time_of(rest)?,
-            "reorder-by" => weather.reorder_by = time_of(rest)?,
-            _ => return Err("no such weather".into()),
-        }
-        Ok(Vec::new())
     }
 
     fn tell(&mut self, command: &str, rest: &str) -> Output {

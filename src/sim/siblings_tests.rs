@@ -3,7 +3,7 @@
 use super::Bugs;
 use super::client::{Client, Manners};
 use super::host::Plan;
-use super::network::Weather;
+use super::network::quiet;
 use super::world::World;
 use crate::config::Config;
 use crate::ids::{RequestKey, Version};
@@ -13,7 +13,7 @@ use crate::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 use violet_client::wire::{self, Context};
 use violet_client::{Format, Key, MessageId, Operation, Request, RetryPolicy, Status, Value};
-use violet_link::dice::Dice;
+use violet_link::{Dice, Loss, Settings};
 
 const PORT: u16 = 7_000;
 const BLIND: &[u8] = b"";
@@ -57,7 +57,7 @@ impl Cluster {
         let flag = |name: &str| settings.get(name).map(|value| (*value).to_owned());
         let config = Config::load(None, |_| None, flag).expect("good settings");
         let plan = Plan { config, skew_nanos: 0, bugs: Bugs::default() };
-        let mut world = World::new(seed, vec![plan; nodes], nodes, Weather::default());
+        let mut world = World::new(seed, vec![plan; nodes], nodes, quiet());
         (0..nodes).for_each(|node| world.start(node));
         world.run_for(Duration::from_secs(3));
         let manners = Manners { format, needs_front_end: false, policy: RetryPolicy::default() };
@@ -251,7 +251,7 @@ fn both_sides_of_a_partition_keep_their_values() {
     cluster.put(alone, &seen, b"here");
     cluster.put(others[0], &seen, b"there");
     assert_eq!(cluster.values(others[1]), ["there"]);
-    cluster.world.network.heal();
+    cluster.world.network.links.heal();
     cluster.world.run_for(REPAIR);
     cluster.all_say(&["there", "here"]);
     cluster.assert_equal_at_replicas(&["there", "here"]);
@@ -342,7 +342,7 @@ fn take_step(cluster: &mut Cluster, dice: &mut Dice, clients: &mut [Seen], sent:
             let (some, others): (Vec<usize>, Vec<usize>) = (0..nodes).partition(|_| dice.chance(500_000));
             cluster.world.partition(&some, &others, dice.chance(800_000));
         }
-        1 => cluster.world.network.heal(),
+        1 => cluster.world.network.links.heal(),
         2 => cluster.world.pause(node),
         3 => (0..nodes).for_each(|node| cluster.world.resume(node)),
         4 => cluster.world.run_for(dice.time(Duration::ZERO, Duration::from_secs(2))),
@@ -391,16 +391,16 @@ fn take_step(cluster: &mut Cluster, dice: &mut Dice, clients: &mut [Seen], sent:
 fn no_trouble_loses_a_value_or_brings_one_back() {
     let (mut acknowledged, mut concurrent) = (0, 0);
     for seed in 0..60 {
-        let weather = Weather { loss: 20_000, reorder: 20_000, ..Weather::default() };
+        let rough = Settings { loss: Loss::Each(20_000), reorder: 20_000, ..quiet() };
         let mut cluster = Cluster::of_seed(5, Format::Protobuf, seed);
-        cluster.world.network.weather = weather;
+        cluster.world.network.links.set_base(rough);
         let mut dice = cluster.world.dice("siblings", 0);
         let (mut clients, mut sent) = (vec![Seen::default(); 3], Vec::new());
         for _ in 0..80 {
             take_step(&mut cluster, &mut dice, &mut clients, &mut sent);
         }
-        cluster.world.network.heal();
-        cluster.world.network.weather = Weather::default();
+        cluster.world.network.links.heal();
+        cluster.world.network.links.set_base(quiet());
         (0..5).for_each(|node| cluster.world.resume(node));
         cluster.world.run_for(REPAIR);
         let left = cluster.values(0);

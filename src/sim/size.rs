@@ -6,7 +6,7 @@
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
-use violet_link::dice::Dice;
+use violet_link::Dice;
 
 /// What a run may have.
 const ALLOWED: RangeInclusive<usize> = 1..=200;

@@ -11,18 +11,22 @@ use super::client::{Client, Habits, Manners, REPEAT_WITHIN, key_of};
 use super::faults::{self, Fault, Mood, Tally};
 use super::history::{Action, OpId, Seen};
 use super::host::{Plan, State};
-use super::network::{Toll, Weather};
+use super::network::quiet;
+use super::played::Played;
 use super::retell;
 use super::size::Size;
 use super::world::{BEGIN, World};
 use crate::config::{Config, FanOut, ReadRule, ReplyMode, WriteRule};
 use crate::time::{Duration, Instant};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use violet_client::{Format, RetryPolicy};
-use violet_link::dice::Dice;
+use violet_link::{Counts, Dice, Jitter, Settings};
 
 /// Time that a new cluster gets before clients start.
 const SETTLE: Duration = Duration::from_millis(1_500);
+/// The same when messages between them take as long as in the wide area.
+const SETTLE_FAR: Duration = Duration::from_secs(10);
 /// After everything is mended the nodes must come to rest within this time: owners compare what they
 /// hold every ten seconds, and a difference may need to go round.
 const REST_WITHIN: Duration = Duration::from_secs(60);
@@ -39,7 +43,7 @@ const PROBES_MAX: usize = 20_000;
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 
 /// What is to be run.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Options {
     /// The first seed.
     pub seed: u64,
@@ -47,6 +51,8 @@ pub struct Options {
     pub size: Option<Size>,
     /// The kind of trouble; chosen by the seed if not given.
     pub mood: Option<Mood>,
+    /// The scenario file to be played; it decides on nodes, links and trouble.
+    pub played: Option<Arc<Played>>,
     /// For how long things go wrong.
     pub trouble: Duration,
     /// Every event is printed.
@@ -67,7 +73,7 @@ pub struct Run {
     /// What was found.
     pub findings: Findings,
     /// What the network did.
-    pub toll: Toll,
+    pub counts: Counts,
     /// What happened to the processes.
     pub tally: Tally,
     /// Datagrams that arrived.
@@ -87,7 +93,8 @@ pub struct Run {
 pub fn run(options: &Options) -> Run {
     let (mood, nodes, dice) = cast(options);
     let mut stage = Stage::new(options, mood, nodes, dice);
-    stage.suffer(options.trouble.max(mood.trouble_min()));
+    let trouble = options.played.as_ref().map_or(options.trouble, |played| played.time());
+    stage.suffer(trouble.max(mood.trouble_min()));
     let rested_after = stage.rest();
     stage.look();
     stage.probe();
@@ -97,6 +104,9 @@ pub fn run(options: &Options) -> Run {
 /// The kind of trouble and the number of nodes.
 fn cast(options: &Options) -> (Mood, usize, Dice) {
     let mut dice = Dice::of_part(options.seed, "swarm", 0);
+    if let Some(played) = &options.played {
+        return (Mood::Timeline, played.nodes(), dice);
+    }
     let mood = options.mood.unwrap_or(Mood::ALL[dice.index(Mood::ALL.len())]);
     let nodes = options.size.map(|size| size.of_run(options.seed));
     let nodes = nodes.unwrap_or(3 + dice.index(6));
@@ -113,7 +123,7 @@ pub fn panicked(options: &Options, story: String) -> Run {
         mood,
         nodes,
         findings: Findings { violations, ..Findings::default() },
-        toll: Toll::default(),
+        counts: Counts::default(),
         tally: Tally::default(),
         datagrams: 0,
         simulated: Duration::ZERO,
@@ -126,6 +136,7 @@ pub fn panicked(options: &Options, story: String) -> Run {
 struct Stage {
     world: World,
     mood: Mood,
+    played: Option<Arc<Played>>,
     /// The members that are there from the first.
     first: usize,
     dice: Dice,
@@ -138,8 +149,11 @@ struct Stage {
 
 impl Stage {
     fn new(options: &Options, mood: Mood, nodes: usize, mut dice: Dice) -> Self {
-        let config = config_of(mood, &mut dice);
-        let weather = mood.weather(&mut dice);
+        let mut config = config_of(mood, &mut dice);
+        if let Some(played) = &options.played {
+            config.gossip = played.gossip();
+        }
+        let links = mood.links(&mut dice);
         let skew = |dice: &mut Dice| {
             if mood == Mood::Skewed { dice.below(10_000_000_000) as i64 - 5_000_000_000 } else { 0 }
         };
@@ -150,11 +164,15 @@ impl Stage {
             bugs: options.bugs,
         });
         let plans = plans.collect();
-        let mut world = World::new(options.seed, plans, nodes, weather);
+        let mut world = World::new(options.seed, plans, nodes, links);
         world.is_traced = options.is_traced;
+        if let Some(played) = &options.played {
+            played.lay(&mut world);
+        }
         Self {
             world,
             mood,
+            played: options.played.clone(),
             first: nodes,
             dice,
             config,
@@ -171,10 +189,13 @@ impl Stage {
             self.world.start(node);
             self.world.run_for(self.dice.time(Duration::ZERO, Duration::from_millis(100)));
         }
-        self.world.run_for(SETTLE);
+        self.world.run_for(if self.played.is_some() { SETTLE_FAR } else { SETTLE });
         let from = self.world.now;
         let until = from + trouble;
         self.add_clients(until + self.aftermath());
+        if let Some(played) = self.played.clone() {
+            self.violations.extend(played.play(&mut self.world, &mut self.tally));
+        }
         if self.mood == Mood::Rolling {
             self.roll(until);
         }
@@ -197,13 +218,10 @@ impl Stage {
     fn aftermath(&self) -> Duration {
         match self.mood {
             Mood::Calm | Mood::Skewed | Mood::Crashes | Mood::Churn | Mood::Rolling => Duration::ZERO,
-            Mood::Rough
-            | Mood::Split
-            | Mood::Pauses
-            | Mood::Forget
-            | Mood::Tombstones
-            | Mood::Everything
-            | Mood::Far => AFTERMATH,
+            Mood::Rough | Mood::Split | Mood::Pauses | Mood::Forget | Mood::Tombstones | Mood::Everything => {
+                AFTERMATH
+            }
+            Mood::Timeline => AFTERMATH + self.far() * 10,
         }
     }
 
@@ -230,15 +248,18 @@ impl Stage {
         }
     }
 
+    /// What one round trip may take in a scenario's network.
+    fn far(&self) -> Duration {
+        self.played.as_ref().map_or(Duration::ZERO, |played| played.round_trip_max())
+    }
+
     fn add_clients(&mut self, until: Instant) {
         let count = match self.mood {
             Mood::Forget | Mood::Churn | Mood::Rolling => 30 + self.dice.index(120),
             Mood::Tombstones => 8 + self.dice.index(40),
             Mood::Everything => 3 + self.dice.index(60),
-            Mood::Split => 3 + self.dice.index(30),
-            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes | Mood::Far => {
-                3 + self.dice.index(6)
-            }
+            Mood::Split | Mood::Timeline => 3 + self.dice.index(30),
+            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes => 3 + self.dice.index(6),
         };
         let keys = (0..count).map(|number| key_of(&format!("k{number}")));
         let keys: Vec<usize> = keys.map(|key| self.world.history.key(key)).collect();
@@ -284,7 +305,12 @@ impl Stage {
         self.mended_at = self.world.now;
         let world = &mut self.world;
         world.heal();
-        world.network.weather = Weather { jitter: Duration::from_millis(1), ..Weather::default() };
+        // A scenario's network stays as far as it is; what was done to it is undone.
+        world.network.links.reset();
+        if self.played.is_none() {
+            let jitter = Jitter::Uniform(Duration::from_millis(1));
+            world.network.links.set_base(Settings { jitter, ..quiet() });
+        }
         for node in 0..world.hosts.len() {
             world.hosts[node].starved_by = Duration::ZERO;
             if world.hosts[node].state == State::Paused {
@@ -396,16 +422,18 @@ impl Stage {
     }
 
     fn ask(&mut self, client: usize, key: usize, action: Action, node: usize) -> OpId {
+        // To the node, from there to the holders, and perhaps on to others.
+        let answer_within = ANSWER_WITHIN + 4 * self.far();
         let world = &mut self.world;
         let op = world.clients[client].begin(world.now, key, action, node, &mut world.history);
         world.poke(client);
         let begun = world.now;
-        while !world.clients[client].is_idle() && world.now.since(begun) <= 10 * ANSWER_WITHIN {
+        while !world.clients[client].is_idle() && world.now.since(begun) <= 10 * answer_within {
             world.run_for(Duration::from_micros(500));
         }
         let seen = &world.history.ops[op].seen;
         let is_refused = matches!(seen, Seen::Nothing | Seen::Refused(_));
-        if is_refused || ANSWER_WITHIN < world.now.since(begun) {
+        if is_refused || answer_within < world.now.since(begun) {
             let story = format!(
                 "op {op} via n{node}: {seen:?} after {:?}\n{}",
                 world.now.since(begun),
@@ -424,13 +452,15 @@ impl Stage {
             }
         }
         let mut claims = claims_of(self.mood, &self.config, &self.tally);
-        claims.mended_from = Some(self.mended_at + MENDED_WITHIN);
+        claims.mended_from = Some(self.mended_at + MENDED_WITHIN + self.far() * 10);
         let world = &self.world;
         let mut findings = checker::judge(&world.history, &world.hosts, claims, self.probes_from);
         // What the simulator saw itself explains more than what clients saw of it.
         self.violations.append(&mut findings.violations);
         findings.violations = self.violations;
         let key = findings.violations.iter().find_map(|violation| key_in(&violation.story));
+        // A scenario file tells its story itself.
+        let key = key.filter(|_| self.played.is_none());
         let script = key.map(|key| retell::script(&self.world, self.first, &self.config, key));
         let script = script.unwrap_or_default();
         Run {
@@ -438,7 +468,7 @@ impl Stage {
             mood: self.mood,
             nodes: self.first,
             findings,
-            toll: world.network.toll,
+            counts: world.network.counts(),
             tally: self.tally,
             datagrams: world.datagrams,
             simulated: world.now.since(BEGIN),
@@ -477,7 +507,13 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
             config.forget_after_ms = [1_000, 4_000, 30_000][dice.index(3)];
             config.hint_keep_s = [10, 3_600][dice.index(2)];
         }
-        Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Split | Mood::Pauses | Mood::Crashes | Mood::Far => {}
+        Mood::Calm
+        | Mood::Skewed
+        | Mood::Rough
+        | Mood::Split
+        | Mood::Pauses
+        | Mood::Crashes
+        | Mood::Timeline => {}
     }
     if mood != Mood::Skewed && dice.chance(100_000) {
         config.write_rule = WriteRule::Quorum;
@@ -490,7 +526,9 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
 fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
     let all_live = config.write_rule == WriteRule::AllLive;
     let calm = matches!(mood, Mood::Calm | Mood::Skewed);
-    let brief = matches!(mood, Mood::Rough | Mood::Pauses | Mood::Crashes | Mood::Far);
+    // Without a cut a scenario is no worse than those.
+    let is_whole = mood == Mood::Timeline && tally.splits == 0;
+    let brief = is_whole || matches!(mood, Mood::Rough | Mood::Pauses | Mood::Crashes);
     Claims {
         fresh: calm,
         once: calm || brief,
@@ -500,6 +538,7 @@ fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
                 Some(Duration::ZERO)
             }
             Mood::Forget | Mood::Churn | Mood::Rolling | Mood::Tombstones => Some(Duration::ZERO),
+            Mood::Timeline => Some(Duration::ZERO),
             Mood::Split | Mood::Everything => None,
         },
         mended_from: None,

@@ -15,6 +15,7 @@ fn options(seed: u64, mood: Option<Mood>) -> Options {
         seed,
         size: None,
         mood,
+        played: None,
         trouble: Duration::from_secs(6),
         is_traced: false,
         bugs: Bugs::default(),

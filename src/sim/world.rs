@@ -5,10 +5,11 @@
 //! every event with its time, its place and its bytes.
 
 use super::client::{Client, Letter};
+use super::faults;
 use super::history::{History, OpId};
 use super::host::{Host, Plan, Plane, Report, State};
 use super::message_count;
-use super::network::{Network, Place, Weather};
+use super::network::{Network, Place};
 use super::trace;
 use crate::outbox::Outbox;
 use crate::peer::{JOINED_BYTES_MAX, Message, PEER_MAGIC, glance};
@@ -16,7 +17,7 @@ use crate::time::{Duration, Instant};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 use std::net::SocketAddr;
-use violet_link::dice::Dice;
+use violet_link::{Control, Dice, Endpoint, Jitter, Settings};
 use xxhash_rust::xxh3::xxh3_64;
 
 /// When every simulation begins: a moment of 2025.
@@ -128,13 +129,13 @@ impl World {
     /// A world of machines that are switched off. The first so many of them are on the first list of
     /// members, which all of these have; the others may join ([`World::join`]).
     #[must_use]
-    pub fn new(seed: u64, plans: Vec<Plan>, first: usize, weather: Weather) -> Self {
+    pub fn new(seed: u64, plans: Vec<Plan>, first: usize, settings: Settings) -> Self {
         let members: Vec<SocketAddr> = (0..first).map(|node| Place::Node(node).address()).collect();
         let host = |(number, plan)| Host::new(number, plan, members.clone(), seed);
         Self {
             seed,
             now: BEGIN,
-            network: Network::new(seed, weather),
+            network: Network::new(seed, settings),
             hosts: plans.into_iter().enumerate().map(host).collect(),
             clients: Vec::new(),
             history: History::default(),
@@ -231,18 +232,42 @@ impl World {
             |nodes: &[usize]| nodes.iter().map(|node| format!("n{node}")).collect::<Vec<_>>().join(" ");
         let (command, between) = if both_ways { ("partition", '|') } else { ("cut", '>') };
         self.write_down(format!("{command} {}{between}{}", names(some), names(others)));
-        for (&a, &b) in some.iter().flat_map(|a| others.iter().map(move |b| (a, b))) {
-            self.network.cut(Place::Node(a), Place::Node(b));
-            if both_ways {
-                self.network.cut(Place::Node(b), Place::Node(a));
-            }
-        }
+        let places = |nodes: &[usize]| nodes.iter().map(|node| Place::Node(*node)).collect::<Vec<_>>();
+        self.network.cut(&places(some), &places(others), both_ways);
     }
 
     /// Joins what was cut.
     pub fn heal(&mut self) {
         self.write_down("heal".into());
-        self.network.heal();
+        self.network.links.heal();
+    }
+
+    /// Does what a timeline says: to processes what concerns nodes, all else to the links.
+    ///
+    /// # Errors
+    /// The links do not take it.
+    pub fn obey(&mut self, control: &Control) -> Result<(), String> {
+        let nodes = |ends: &[Endpoint]| -> Vec<usize> {
+            let nodes = ends.iter().filter(|end| !end.is_client());
+            nodes.filter_map(|end| (end.0 as usize).checked_sub(1)).collect()
+        };
+        match control {
+            Control::Pause(ends) => nodes(ends).into_iter().for_each(|node| self.pause(node)),
+            Control::Resume(ends) => nodes(ends).into_iter().for_each(|node| self.resume(node)),
+            Control::Crash(ends) => nodes(ends).into_iter().for_each(|node| self.crash(node)),
+            Control::Start(ends) => nodes(ends).into_iter().for_each(|node| faults::revive(self, node)),
+            Control::Partition(..)
+            | Control::Oneway(..)
+            | Control::Isolate(_)
+            | Control::Heal
+            | Control::Set(..)
+            | Control::Bad(..)
+            | Control::Limit(..)
+            | Control::ScaleRtt(_)
+            | Control::Reset => control.apply(&mut self.network.links)?,
+        }
+        self.note("control", xxh3_64(control.to_string().as_bytes()), 0);
+        Ok(())
     }
 
     fn write_down(&mut self, command: String) {
@@ -363,7 +388,7 @@ impl World {
             let Some(to) = Place::of(address) else { continue };
             let bytes = &bytes[..];
             let deliveries = network.send(leaves_at, Place::Node(node), to, bytes);
-            for delivery in deliveries.into_iter().flatten() {
+            for delivery in deliveries {
                 *sequence += 1;
                 let bytes = damaged(bytes, delivery.damaged_bit);
                 let event = Event::Arrive { from: host.address, to: address, bytes };
@@ -374,7 +399,8 @@ impl World {
         for bulk in process.outbox.bulk_asks() {
             let Some(Place::Node(asked)) = Place::of(bulk.to) else { continue };
             let ask = Ask { asker: node, birth: host.births, asked, ticket: bulk.ticket };
-            let at = leaves_at + bulk_time(&mut self.bulk_dice, &network.weather, bulk.request.len());
+            let link = network.settings(Place::Node(node), Place::Node(asked));
+            let at = leaves_at + bulk_time(&mut self.bulk_dice, &link, bulk.request.len());
             *sequence += 1;
             let event = Event::Question { ask, request: bulk.request };
             events.push(Reverse(Entry { at, sequence: *sequence, event }));
@@ -394,7 +420,8 @@ impl World {
             State::Up | State::Paused | State::Down => (None, BULK_PATIENCE),
         };
         let bytes = response.as_ref().map_or(0, Vec::len);
-        let at = self.now + wait + bulk_time(&mut self.bulk_dice, &self.network.weather, bytes);
+        let link = self.network.settings(Place::Node(ask.asked), Place::Node(ask.asker));
+        let at = self.now + wait + bulk_time(&mut self.bulk_dice, &link, bytes);
         self.push(at, Event::Answer { ask, response });
     }
 
@@ -435,7 +462,7 @@ impl World {
             from.set_port(letter.port);
             let to = Place::Node(letter.node);
             let deliveries = self.network.send(self.now, place, to, &letter.bytes);
-            for delivery in deliveries.into_iter().flatten() {
+            for delivery in deliveries {
                 let bytes = damaged(&letter.bytes, delivery.damaged_bit);
                 self.push(delivery.at, Event::Arrive { from, to: to.address(), bytes });
             }
@@ -512,10 +539,11 @@ fn note_write(history: &mut History, bytes: &[u8]) {
     }
 }
 
-fn bulk_time(dice: &mut Dice, weather: &Weather, bytes: usize) -> Duration {
-    let resend =
-        if dice.chance(weather.loss) { dice.time(Duration::ZERO, BULK_RESEND) } else { Duration::ZERO };
-    let way = weather.delay + dice.time(Duration::ZERO, weather.jitter);
+fn bulk_time(dice: &mut Dice, link: &Settings, bytes: usize) -> Duration {
+    let is_lost = dice.chance(link.loss.average());
+    let resend = if is_lost { dice.time(Duration::ZERO, BULK_RESEND) } else { Duration::ZERO };
+    let (Jitter::Uniform(jitter) | Jitter::Lognormal(jitter)) = link.jitter;
+    let way = link.delay + dice.time(Duration::ZERO, jitter);
     way + resend + BULK_PER_BYTE * bytes as u32
 }
 

@@ -14,7 +14,7 @@ use violet::node::Node;
 use violet::outbox::{Datagram, Outbox};
 use violet::sim::Bugs;
 use violet::sim::host::Plan;
-use violet::sim::network::{Place, Weather};
+use violet::sim::network::{Place, quiet};
 use violet::sim::world::World;
 use violet::time::{Duration, Instant};
 use violet_client::wire;
@@ -124,7 +124,7 @@ impl Stage {
         };
         let config = Config::load(None, |_| None, flag).expect("the settings are allowed");
         let plan = || Plan { config: config.clone(), skew_nanos: 0, bugs: Bugs::default() };
-        let mut world = World::new(1, (0..members).map(|_| plan()).collect(), members, Weather::default());
+        let mut world = World::new(1, (0..members).map(|_| plan()).collect(), members, quiet());
         (0..members).for_each(|node| world.start(node));
         world.run_for(SETTLE);
         let mut nodes = Vec::new();

@@ -5,7 +5,7 @@
 //! preset = "global25"            # or none: wires that do nothing, and 'links'
 //! nodes = 15
 //! sites = ["westus2", "uksouth"] # optional: nodes are placed on them in turn; else spread over the preset's
-//! clients = ["uksouth"]          # optional: where c1, c2 … are; else c1 beside n1
+//! clients = ["uksouth"]          # optional: where c1, c2 … are ("" where there are no places); else c1 beside n1
 //! drift = true                   # optional: delays vary slowly as much as was measured
 //! links = ["* * loss=0.1%"]      # optional: FROM TO key=value …, from the beginning on
 //! seed = 1
@@ -117,12 +117,31 @@ impl Scenario {
     /// # Errors
     /// The place that is wrong, and what is allowed, on one line.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let file: File = toml::from_str(text).map_err(|error| {
+        Self::of(Self::read(text)?)
+    }
+
+    /// [`Scenario::parse`] for who has clients all over the world: unless the file places them, there are so many, one
+    /// beside each node in turn.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_with_clients(text: &str, count: u32) -> Result<Self, String> {
+        let mut file = Self::read(text)?;
+        if file.clients.is_none() {
+            let alone = Self::of(file.clone())?;
+            let sites: Vec<&str> = alone.roster.nodes().map(|entry| entry.site.as_str()).collect();
+            let of_client = |number: u32| sites[number as usize % sites.len()].to_owned();
+            file.clients = Some((0..count).map(of_client).collect());
+        }
+        Self::of(file)
+    }
+
+    fn read(text: &str) -> Result<File, String> {
+        toml::from_str(text).map_err(|error| {
             let line = error.span().map(|span| text[..span.start.min(text.len())].matches('\n').count() + 1);
             let place = line.map_or_else(String::new, |line| format!("line {line}: "));
             format!("{place}{}", error.message().replace('\n', "; "))
-        })?;
-        Self::of(file)
+        })
     }
 
     /// The scenario in which nothing happens to a preset. Nodes are placed on the sites in turn; without any
@@ -221,7 +240,9 @@ fn roster(preset: Option<Preset>, file: &File) -> Result<Roster, String> {
         }
         Some(clients) => {
             for (number, id) in clients.iter().enumerate() {
-                entries.push(entry(Endpoint::client(number as u32 + 1), Some(find(id)?)));
+                // Where there are no places, clients have none.
+                let site = if id.is_empty() && offered.is_empty() { None } else { Some(find(id)?) };
+                entries.push(entry(Endpoint::client(number as u32 + 1), site));
             }
         }
         None => {
