@@ -5,6 +5,7 @@
 //! is not allowed stops the start with its source, the value and the allowed range; nothing is
 //! silently clamped.
 
+use crate::ids::Site;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -188,6 +189,15 @@ impl SettingValue for Option<SocketAddr> {
     }
 }
 
+impl SettingValue for Site {
+    fn parse(text: &str, _: Limits) -> Option<Self> {
+        Self::parse(text)
+    }
+    fn allowed(_: Limits) -> String {
+        "a name of up to 32 bytes without blanks, or empty".into()
+    }
+}
+
 impl SettingValue for Option<PathBuf> {
     fn parse(text: &str, _: Limits) -> Option<Self> {
         Some(if text.is_empty() { None } else { Some(PathBuf::from(text)) })
@@ -265,6 +275,9 @@ settings! {
         "Address under which members and clients reach this node, when it differs from listen.";
     servers "servers": Option<PathBuf>, "file", "", ANY,
         "List of all members, one HOST:PORT a line; the first list of members and where to look for others.";
+    site "site": Site, "name", "", ANY,
+        "What this node fails together with (a data centre, a rack): no two replicas of a key are on one site while there are \
+         enough. Empty = the second column of its line in servers, if there is one.";
     cluster_key_file "cluster-key-file": Option<PathBuf>, "file", "", ANY,
         "File whose bytes (16 to 4,096) are the cluster's key. Needed for any address that is not loopback.";
     protocol "protocol": Protocol, "layout", "auto", ANY,

@@ -79,20 +79,26 @@ impl Control {
         change: impl FnOnce(&mut Node),
     ) -> Planes {
         let address = config.address();
-        let membership = Membership::new(
+        let listed = birth.sites.get(&address).copied().unwrap_or_default();
+        let site = if config.site.is_none() { listed } else { config.site };
+        let mut membership = Membership::new(
             address,
             birth.generation(),
+            site,
             &birth.members,
             config.gossip,
             birth.seed,
             birth.now,
         );
+        let others = birth.sites.iter().filter(|(other, _)| **other != address);
+        membership.place_on_sites(others.map(|(other, site)| (*other, *site)));
         let me =
             Member { id: MemberId::of(address), address, state: MemberState::Alive, peer: Arc::default() };
         let mut peers = BTreeMap::new();
         let known = membership.known().keys().map(|address| MemberId::of(*address));
         let placed = known.chain([me.id]).collect();
-        let layouts = Layouts::new(Layout::new(placed, config.replicas, config.partitions_log2));
+        let sites = site_numbers(&membership);
+        let layouts = Layouts::new(Layout::on_sites(placed, &sites, config.replicas, config.partitions_log2));
         let view = view_of(&me, &membership, &mut peers, &layouts);
         let mut node = Node::new(config, birth, view, metrics);
         change(&mut node);
@@ -305,8 +311,9 @@ impl Control {
         let mut has_changed = self.published != *self.membership.known();
         has_changed |= self.hear_layouts();
         let placed = self.placed(now);
-        if !self.layouts.current().ids().iter().eq(&placed) {
-            self.layouts.replace(Layout::new(placed, self.replicas, self.partitions_log2));
+        let sites = self.sites();
+        if !self.layouts.current().is_on(&placed, &sites) {
+            self.layouts.replace(Layout::on_sites(placed, &sites, self.replicas, self.partitions_log2));
             has_changed = true;
         }
         has_changed |= self.layouts.expire(now, self.reply_window);
@@ -340,9 +347,19 @@ impl Control {
         placed
     }
 
+    /// The sites of those members that are on one.
+    fn sites(&self) -> BTreeMap<MemberId, u64> {
+        #[cfg(test)]
+        if self.node.replica().planted().sites_are_ignored {
+            return BTreeMap::new();
+        }
+        site_numbers(&self.membership)
+    }
+
     /// A process that has just started, or was away, learns from the others which layouts are in force.
     fn hear_layouts(&mut self) -> bool {
         let mut is_news = false;
+        let sites = self.sites();
         for heard in self.node.take_heard_layouts() {
             let Some(current) = heard.lists.first() else { continue };
             if !self.layouts.is_founded() {
@@ -354,8 +371,9 @@ impl Control {
             }
             // The oldest one first, the one in force there last.
             for list in heard.lists.iter().cycle().skip(1).take(heard.lists.len()) {
-                let make =
-                    || Layout::new(list.iter().copied().collect(), self.replicas, self.partitions_log2);
+                // Lists name members; where they are this node knows itself.
+                let ids = || list.iter().copied().collect();
+                let make = || Layout::on_sites(ids(), &sites, self.replicas, self.partitions_log2);
                 is_news |= self.layouts.learn(list, make);
             }
         }
@@ -429,6 +447,11 @@ impl Control {
             }
         }
     }
+}
+
+fn site_numbers(membership: &Membership) -> BTreeMap<MemberId, u64> {
+    let sites = membership.sites().iter();
+    sites.map(|(address, site)| (MemberId::of(*address), site.number())).collect()
 }
 
 /// The view that follows from what membership knows.

@@ -59,6 +59,61 @@ impl fmt::Debug for MemberId {
     }
 }
 
+/// The name of a site: what fails together, as an operator sees it. Empty for a member that is on none.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Site {
+    /// Its text, and zeros behind it.
+    bytes: [u8; Self::BYTES_MAX],
+}
+
+impl Site {
+    /// Longest name.
+    pub const BYTES_MAX: usize = 32;
+
+    /// Reads a name: up to 32 bytes without blanks and control characters.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let is_bad = |character: char| character.is_whitespace() || character.is_control();
+        if Self::BYTES_MAX < text.len() || text.contains(is_bad) {
+            return None;
+        }
+        let mut bytes = [0; Self::BYTES_MAX];
+        bytes[..text.len()].copy_from_slice(text.as_bytes());
+        Some(Self { bytes })
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let len = self.bytes.iter().position(|byte| *byte == 0).unwrap_or(Self::BYTES_MAX);
+        std::str::from_utf8(&self.bytes[..len]).expect("it was made of a text without zeros")
+    }
+
+    /// Whether it is the name of a site.
+    #[must_use]
+    pub fn is_none(&self) -> bool {
+        self.bytes[0] == 0
+    }
+
+    /// A number that stands for it, the same on every machine; 0 for none.
+    #[must_use]
+    pub fn number(&self) -> u64 {
+        if self.is_none() { 0 } else { xxh3_64(self.as_str().as_bytes()).max(1) }
+    }
+}
+
+impl fmt::Debug for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.as_str())
+    }
+}
+
+impl fmt::Display for Site {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
 /// Which start of a member's process: milliseconds since the epoch, larger at every start.
 pub type Generation = u64;
 

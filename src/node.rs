@@ -10,7 +10,7 @@ use crate::cluster::{ClusterView, FrameLane, MemberState};
 use crate::config::Config;
 use crate::coordinator::reply_cache::ReplyCache;
 use crate::coordinator::{Coordinator, NodeRequest, Parts, Settings, Turn};
-use crate::ids::{Generation, HybridClock, MemberId, Version};
+use crate::ids::{Generation, HybridClock, MemberId, Site, Version};
 use crate::metrics::{Group, Metric, Metrics};
 use crate::outbox::{Datagram, Outbox};
 use crate::peer::message::answered::split_answered;
@@ -24,6 +24,7 @@ use crate::storage::ram::Ram;
 use crate::time::{Duration, Instant};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,6 +62,8 @@ pub struct Birth {
     pub cluster_key: [u8; 32],
     /// The first member list (addresses), this node's own included or not.
     pub members: Vec<SocketAddr>,
+    /// Sites of members that are on one, as the list has them.
+    pub sites: BTreeMap<SocketAddr, Site>,
     /// Values go on large memory pages. Not where many nodes share a process and each holds little: to
     /// clear the pages takes longer than anything else then.
     pub large_pages: bool,

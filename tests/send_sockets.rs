@@ -47,6 +47,7 @@ fn try_to_start(addresses: &[SocketAddr], settings: &[(&str, &str)]) -> Result<V
             cluster_key: [7; 32],
             members: addresses.to_vec(),
             large_pages: false,
+            sites: std::collections::BTreeMap::new(),
         };
         Server::start(&Config { listen: *listen, ..config.clone() }, clock, birth)
     };

@@ -1,4 +1,4 @@
-//! Lists of servers: a file with one `host:port` a line, or `HOST:PORT[,HOST:PORT...]` on a command line.
+//! Lists of servers: a file with one `host:port` a line (and a site behind it, if there is one), or `HOST:PORT[,HOST:PORT...]` on a command line.
 //!
 //! Files come from many hands, so lines may end in CR LF or blanks, be empty, or start a comment with
 //! `#`. Anything else that is not a server is an error that names the line: a node left out in silence
@@ -18,6 +18,8 @@ pub struct Server {
     pub name: String,
     /// Where it is.
     pub address: SocketAddr,
+    /// Its site, if a file names one behind it.
+    pub site: Option<String>,
 }
 
 impl fmt::Display for Server {
@@ -109,7 +111,7 @@ pub fn parse_file(path: &str, text: &str) -> Result<Vec<Server>, ServersError> {
             continue;
         }
         let place = || Some((path.to_owned(), index + 1));
-        let server = resolve(entry).map_err(|reason| {
+        let server = with_site(entry).map_err(|reason| {
             let text = line.trim().to_owned();
             ServersError::Entry { place: place(), text, reason }
         })?;
@@ -137,6 +139,16 @@ pub fn parse_list(text: &str) -> Result<Vec<Server>, ServersError> {
     Ok(servers)
 }
 
+/// Takes a line of a file apart: `HOST:PORT`, and a site if there is a second column.
+fn with_site(line: &str) -> Result<Server, String> {
+    let mut columns = line.split_whitespace();
+    let (entry, site) = (columns.next().unwrap_or_default(), columns.next());
+    if columns.next().is_some() || site.is_some_and(|site| site.contains(':')) {
+        return Err("write one HOST:PORT and at most one SITE (without a colon)".into());
+    }
+    Ok(Server { site: site.map(str::to_owned), ..resolve(entry)? })
+}
+
 /// Takes one entry apart and looks its host up. Of several addresses the first IPv4 one is taken, if
 /// there is any: `localhost` is often both, and servers mostly listen on IPv4.
 fn resolve(entry: &str) -> Result<Server, String> {
@@ -159,7 +171,7 @@ fn resolve(entry: &str) -> Result<Server, String> {
     let addresses: Vec<SocketAddr> = found.collect();
     let address = addresses.iter().find(|address| address.is_ipv4()).or(addresses.first());
     let address = *address.ok_or("the host has no address")?;
-    Ok(Server { name: entry.to_owned(), address })
+    Ok(Server { name: entry.to_owned(), address, site: None })
 }
 
 #[cfg(test)]
@@ -234,11 +246,11 @@ mod tests {
             list.txt line 3: "127.0.0.1:": port "" is not a number from 1 to 65535
             list.txt line 3: "127.0.0.1:0": port "0" is not a number from 1 to 65535
             list.txt line 3: "127.0.0.1:70000": port "70000" is not a number from 1 to 65535
-            list.txt line 3: "127.0.0.1:+1 x": port "+1 x" is not a number from 1 to 65535
+            list.txt line 3: "127.0.0.1:+1 x": port "+1" is not a number from 1 to 65535
             list.txt line 3: ":4001": no host; write one HOST:PORT
             list.txt line 3: "::1:4001": an IPv6 address needs brackets: [ADDRESS]:PORT
-            list.txt line 3: "a b:4001": no host; write one HOST:PORT
-            list.txt line 3: "127.0.0.1:4001 127.0.0.1:4002": an IPv6 address needs brackets: [ADDRESS]:PORT
+            list.txt line 3: "a b:4001": write one HOST:PORT and at most one SITE (without a colon)
+            list.txt line 3: "127.0.0.1:4001 127.0.0.1:4002": write one HOST:PORT and at most one SITE (without a colon)
         "#]]
         .assert_eq(&all);
     }

@@ -11,12 +11,12 @@ mod inventory;
 mod logs;
 mod nodes;
 mod probe;
+mod proxy;
 mod remote;
 mod report;
 mod select;
 mod trial;
 mod when;
-mod proxy;
 
 use std::process::ExitCode;
 

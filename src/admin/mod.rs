@@ -278,6 +278,7 @@ mod tests {
             cluster_key: [1; 32],
             members: vec![(std::net::Ipv4Addr::LOCALHOST, 1).into()],
             large_pages: false,
+            sites: std::collections::BTreeMap::new(),
         };
         let config = Config::default();
         let node = crate::control::Control::start(&config, &birth, Arc::new(Metrics::default())).node;

@@ -48,6 +48,8 @@ impl KnownTables {
 #[derive(Clone, Debug)]
 pub struct Layout {
     ids: Arc<[MemberId]>,
+    /// A number for each that stands for its site; empty when none is on one.
+    sites: Arc<[u64]>,
     hash: u64,
     table: Arc<PartitionTable>,
 }
@@ -56,14 +58,49 @@ impl Layout {
     /// The layout of these members.
     #[must_use]
     pub fn new(ids: BTreeSet<MemberId>, replicas: usize, partitions_log2: u8) -> Self {
+        Self::on_sites(ids, &BTreeMap::new(), replicas, partitions_log2)
+    }
+
+    /// The layout of these members, of which some are on sites ([`crate::ids::Site::number`]).
+    #[must_use]
+    pub fn on_sites(
+        ids: BTreeSet<MemberId>,
+        sites: &BTreeMap<MemberId, u64>,
+        replicas: usize,
+        partitions_log2: u8,
+    ) -> Self {
+        let sites: Arc<[u64]> = Self::sites_of(&ids, sites).collect();
         let ids: Arc<[MemberId]> = ids.into_iter().collect();
         let numbers: Vec<u64> = ids.iter().map(|id| id.0).collect();
         let mut bytes = vec![replicas as u8, partitions_log2];
         bytes.extend(numbers.iter().flat_map(|number| number.to_le_bytes()));
+        bytes.extend(sites.iter().flat_map(|site| site.to_le_bytes()));
         let hash = xxh3_64(&bytes) & !Standing::FLAGS;
-        let compute = || Arc::new(PartitionTable::new(&numbers, replicas, partitions_log2));
+        let compute = || {
+            Arc::new(if sites.is_empty() {
+                PartitionTable::new(&numbers, replicas, partitions_log2)
+            } else {
+                PartitionTable::on_sites(&numbers, &sites, replicas, partitions_log2)
+            })
+        };
         let table = KNOWN_TABLES.with_borrow_mut(|known| known.find(&bytes, compute));
-        Self { ids, hash, table }
+        Self { ids, sites, hash, table }
+    }
+
+    /// The sites of these members in order; nothing when none is on one.
+    fn sites_of<'a>(
+        ids: &'a BTreeSet<MemberId>,
+        sites: &'a BTreeMap<MemberId, u64>,
+    ) -> impl Iterator<Item = u64> + 'a {
+        let site_of = |id: &MemberId| sites.get(id).copied().unwrap_or(0);
+        let is_any = !sites.is_empty() && ids.iter().any(|id| site_of(id) != 0);
+        ids.iter().filter(move |_| is_any).map(site_of)
+    }
+
+    /// Whether it is the layout of these members on these sites.
+    #[must_use]
+    pub fn is_on(&self, ids: &BTreeSet<MemberId>, sites: &BTreeMap<MemberId, u64>) -> bool {
+        self.ids.iter().eq(ids) && self.sites.iter().copied().eq(Self::sites_of(ids, sites))
     }
 
     /// Whether it is the layout of these members, which are in order.
@@ -227,6 +264,23 @@ mod tests {
         layouts.replace(layout(&[3]));
         let previous: Vec<u64> = layouts.previous().iter().map(|layout| layout.ids()[0].0).collect();
         assert_eq!((previous, layouts.previous()[0].ids().len()), (vec![1], 2), "of [1] nobody has heard");
+    }
+
+    #[test]
+    fn sites_make_another_layout_and_none_the_same() {
+        let ids: BTreeSet<MemberId> = (1..=6).map(MemberId).collect();
+        let on = |of: fn(u64) -> u64| {
+            let sites = (1..=6).map(|id| (MemberId(id), of(id))).collect();
+            (Layout::on_sites(ids.clone(), &sites, 3, 6), sites)
+        };
+        let plain = Layout::new(ids.clone(), 3, 6);
+        let (none, _) = on(|_| 0);
+        assert_eq!((none.hash(), none.is_on(&ids, &BTreeMap::new())), (plain.hash(), true));
+        let (three, sites) = on(|id| id % 3 + 1);
+        assert!(three.hash() != plain.hash() && three.table() != plain.table());
+        assert!(
+            three.is_on(&ids, &sites) && !three.is_on(&ids, &BTreeMap::new()) && !plain.is_on(&ids, &sites)
+        );
     }
 
     #[test]

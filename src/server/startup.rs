@@ -3,6 +3,7 @@
 //! Every error here is one clear line that names the file or address and what is allowed.
 
 use crate::config::{Config, ConfigError};
+use crate::ids::Site;
 use crate::node::Birth;
 use crate::time::Instant;
 use rand::TryRng;
@@ -28,9 +29,12 @@ const MEMBERS_MAX: usize = 4_096;
 pub fn birth(config: &Config, now: Instant) -> Result<Birth, ConfigError> {
     check_addresses(config)?;
     let cluster_key = cluster_key(config)?;
-    let members = members(config)?;
+    let list = members(config)?;
+    let members: Vec<SocketAddr> = list.iter().map(|(address, _)| *address).collect();
+    let sites = list.into_iter().filter(|(_, site)| !site.is_none()).collect();
     check_port(config, &members)?;
-    Ok(Birth { now, pid: std::process::id(), seed: random_seed()?, cluster_key, members, large_pages: true })
+    let (pid, seed) = (std::process::id(), random_seed()?);
+    Ok(Birth { now, pid, seed, cluster_key, members, sites, large_pages: true })
 }
 
 /// What to tell the user when the first list does not name this node. That is allowed: it joins.
@@ -97,27 +101,30 @@ fn cluster_key(config: &Config) -> Result<[u8; 32], ConfigError> {
 }
 
 /// The first member list; this node alone when there is no list.
-fn members(config: &Config) -> Result<Vec<SocketAddr>, ConfigError> {
-    let Some(path) = &config.servers else { return Ok(vec![config.address()]) };
+fn members(config: &Config) -> Result<Vec<(SocketAddr, Site)>, ConfigError> {
+    let Some(path) = &config.servers else { return Ok(vec![(config.address(), Site::default())]) };
     let bytes =
         std::fs::read(path).map_err(|error| ConfigError(format!("servers: {}: {error}", path.display())))?;
     parse_members(path, &String::from_utf8_lossy(&bytes), config.listen.is_ipv4())
 }
 
 /// Reads a list of members: no member twice, and all within reach of one socket.
-fn parse_members(path: &Path, text: &str, is_ipv4: bool) -> Result<Vec<SocketAddr>, ConfigError> {
+fn parse_members(path: &Path, text: &str, is_ipv4: bool) -> Result<Vec<(SocketAddr, Site)>, ConfigError> {
     let fail = |why: String| ConfigError(format!("servers: {why}"));
     let path = path.display().to_string();
     let servers = servers::parse_file(&path, text).map_err(|error| fail(error.to_string()))?;
-    let mut members = Vec::with_capacity(servers.len());
+    let mut members: Vec<(SocketAddr, Site)> = Vec::with_capacity(servers.len());
     for server in &servers {
         if server.address.is_ipv4() != is_ipv4 {
             return Err(fail(format!("{path}: \"{server}\" is not of the same address family as listen")));
         }
-        if members.contains(&server.address) {
+        if members.iter().any(|(address, _)| *address == server.address) {
             return Err(fail(format!("{path}: \"{server}\" is listed twice")));
         }
-        members.push(server.address);
+        let site = server.site.as_deref().map_or(Some(Site::default()), Site::parse);
+        let site =
+            site.ok_or_else(|| fail(format!("{path}: site of \"{server}\": allowed: up to 32 bytes")))?;
+        members.push((server.address, site));
     }
     if MEMBERS_MAX < members.len() {
         return Err(fail(format!("{path} lists {} members; allowed: 1 to {MEMBERS_MAX}", members.len())));
@@ -132,7 +139,11 @@ mod tests {
 
     fn check(text: &str) -> Result<String, String> {
         let members = parse_members(Path::new("s.txt"), text, true).map_err(|error| error.0)?;
-        Ok(members.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" "))
+        let text = |(address, site): &(SocketAddr, Site)| match site.is_none() {
+            true => address.to_string(),
+            false => format!("{address}={site}"),
+        };
+        Ok(members.iter().map(text).collect::<Vec<_>>().join(" "))
     }
 
     #[test]
@@ -142,6 +153,13 @@ mod tests {
             Ok("127.0.0.1:1 127.0.0.2:2")
         );
         let error = |text| check(text).expect_err("not a list");
+        assert_eq!(
+            check("127.0.0.1:1 eu\n127.0.0.1:2\t us # far\n127.0.0.1:3").expect("a list"),
+            "127.0.0.1:1=eu 127.0.0.1:2=us 127.0.0.1:3"
+        );
+        let long = "x".repeat(33);
+        let too_long = format!("127.0.0.1:1 {long}");
+        assert!(check(&too_long).unwrap_err().ends_with("site of \"127.0.0.1:1\": allowed: up to 32 bytes"));
         assert!(error("127.0.0.1:1\n127.0.0.1\n").starts_with("servers: s.txt line 2: "));
         assert!(error("# none\n").starts_with("servers: server list s.txt has no"));
         assert_eq!(error("127.0.0.1:1\n127.0.0.1:1"), "servers: s.txt: \"127.0.0.1:1\" is listed twice");

@@ -291,6 +291,7 @@ fn a_server_starts_leaves_and_stops() {
             cluster_key: [1; 32],
             members: vec![],
             large_pages: false,
+            sites: std::collections::BTreeMap::new(),
         };
         let server = Server::start(&config, clock, birth.clone()).expect("it starts");
         assert_ne!(server.address().port(), 0);

@@ -33,6 +33,8 @@ pub enum Mood {
     Tombstones,
     /// All of it.
     Everything,
+    /// All are far from each other, and a few datagrams are lost on the way.
+    Far,
     /// What a scenario file says; not chosen by a seed.
     Timeline,
 }
@@ -69,6 +71,7 @@ impl Mood {
             Self::Rolling => "rolling",
             Self::Tombstones => "tombstones",
             Self::Everything => "everything",
+            Self::Far => "far",
             Self::Timeline => "timeline",
         }
     }
@@ -110,6 +113,10 @@ impl Mood {
         links.delay = Duration::from_micros(50) + millis(dice, 2);
         links.jitter = Jitter::Uniform(millis(dice, 5));
         links.reorder_by = millis(dice, if self == Self::Rough { 60 } else { 8 });
+        if self == Self::Far {
+            links.loss = Loss::Each(dice.below(PERCENT + 1) as u32);
+            links.delay = dice.time(Duration::from_millis(20), Duration::from_millis(165));
+        }
         links
     }
 }

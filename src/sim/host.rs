@@ -237,6 +237,7 @@ impl Host {
             cluster_key: *b"a key that only simulations use.",
             members: self.members.clone(),
             large_pages: false,
+            sites: std::collections::BTreeMap::new(),
         };
         let metrics = Arc::new(Metrics::default());
         let outbox = Outbox::new(metrics.sheet());

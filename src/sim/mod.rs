@@ -65,6 +65,8 @@ pub struct Bugs {
     pub answers_wait_for_a_ride: bool,
     /// Time-outs are the same for members that are far away.
     pub round_trips_do_not_count: bool,
+    /// Replicas are placed as if there were no sites.
+    pub sites_are_ignored: bool,
     /// Marks of removals go by their age alone.
     pub tombstones_without_agreement: bool,
 }

@@ -14,6 +14,7 @@ use super::network::{Place, quiet};
 use super::trace;
 use super::world::World;
 use crate::config::Config;
+use crate::ids::Site;
 use crate::metrics::Metric;
 use crate::time::Duration;
 use std::collections::BTreeMap;
@@ -79,7 +80,8 @@ type Output = Result<Vec<String>, String>;
 impl Script {
     /// ```text
     /// nodes 3 [spares=2] [n1=+5s] [setting=value …]   a cluster, settled; clocks may be wrong;
-    ///                                      'delay=150ms' and other kinds of weather are there from the first
+    ///                                      'sites=3': dealt out to so many sites in turn;
+    ///                                      'delay=150ms', 'jitter=' and 'loss=' hold from the first
     /// put k=v|k=v*SIZE via NODE [as NAME] [once]      get, remove likewise; wipe NODE
     /// send put k=v via NODE …              … without waiting; await waits for all of them
     /// client NAME [raw] [needs-front-end]  a client for 'as'
@@ -142,13 +144,18 @@ impl Script {
         let spares: usize = spares.map_or(Ok(0), str::parse).map_err(|_| "how many spares?")?;
         let mut skews = vec![0i64; nodes + spares];
         let mut settings = BTreeMap::from([("partitions-log2", "6")]);
-        let mut weather = Weather::default();
+        let mut links = quiet();
+        let mut sites = None;
         for word in words {
             let (name, value) = word.split_once('=').ok_or("name=value is wanted")?;
             match name {
                 "spares" => continue,
+                "sites" => {
+                    sites = Some(value.parse::<usize>().map_err(|_| "how many sites?")?.max(1));
+                    continue;
+                }
                 "loss" | "delay" | "jitter" => {
-                    Self::set_weather(&mut weather, name, value)?;
+                    links.apply(&Settings::parse_change(word)?);
                     continue;
                 }
                 _ => {}
@@ -163,8 +170,13 @@ impl Script {
         }
         let flag = |name: &str| settings.get(name).map(|value| (*value).to_owned());
         let config = Config::load(None, |_| None, flag).map_err(|error| error.0)?;
-        let plan = |skew_nanos| Plan { config: config.clone(), skew_nanos, bugs: self.bugs };
-        let mut world = World::new(1, skews.into_iter().map(plan).collect(), nodes, quiet());
+        let plan = |(node, skew_nanos): (usize, i64)| {
+            let name = sites.map_or(String::new(), |sites| format!("site{}", node % sites));
+            let site = Site::parse(&name).expect("it is short");
+            Plan { config: Config { site, ..config.clone() }, skew_nanos, bugs: self.bugs }
+        };
+        let plans = skews.into_iter().enumerate().map(plan).collect();
+        let mut world = World::new(1, plans, nodes, links);
         for node in 0..nodes {
             world.start(node);
         }

@@ -138,6 +138,7 @@ fn bugs_that_show_rarely_are_found_by_their_scenarios() {
     check_changes(Bugs { no_bound_per_peer: true, ..none }, include_str!("scenarios/stuck_peer.txt"));
     check_changes(Bugs { hedges_without_budget: true, ..none }, include_str!("scenarios/hedge_budget.txt"));
     check_changes(Bugs { round_trips_do_not_count: true, ..none }, include_str!("scenarios/wan_writes.txt"));
+    check_changes(Bugs { sites_are_ignored: true, ..none }, include_str!("scenarios/site_dies.txt"));
     check_changes(Bugs { hint_keeps_older: true, ..none }, include_str!("scenarios/cut_off_hints.txt"));
     check_changes(Bugs { absence_is_not_awaited: true, ..none }, include_str!("scenarios/removed_twice.txt"));
     check_changes(Bugs { hint_survives_undo: true, ..none }, include_str!("scenarios/out_of_space_hint.txt"));

@@ -123,11 +123,32 @@ fn encoded(name: &Name, incarnation: u16, state: State) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::Site;
+
+    #[test]
+    fn a_site_is_carried_and_without_one_nothing_changes() {
+        let with = |site: &str| {
+            let site = Site::parse(site).expect("a name of a site");
+            let address = ([10, 0, 0, 1], 7).into();
+            Member::new(Name { address, generation: 1_790_000_000_000, site }, 3, State::Alive)
+        };
+        let longest = "x".repeat(Site::BYTES_MAX);
+        for site in ["", "eu-west", &longest] {
+            let packet = digest_packet(&with(site), with("").id(), 9);
+            let parsed = Comparison::parse(&packet).expect("it was made here");
+            assert_eq!((parsed.from, parsed.to), (with(site), with("").id().clone()));
+        }
+        let plain = encoded(with("").id(), 3, State::Alive);
+        let generation = [128, 216, 193, 162, 140, 52];
+        assert_eq!(plain, [&[0, 10, 0, 0, 1, 7][..], &generation, &[3, 0]].concat());
+        let other = [&with("eu"), &with("us")].map(|member| digest(std::iter::once(member)));
+        assert_ne!(other[0], other[1]);
+    }
     use std::net::SocketAddr;
 
     fn member(number: u16, state: State) -> Member<Name> {
         let address = SocketAddr::from(([10, 0, 0, 1], number));
-        Member::new(Name { address, generation: 1_790_000_000_000 }, 3, state)
+        Member::new(Name { address, generation: 1_790_000_000_000, site: Site::default() }, 3, state)
     }
 
     fn list(len: u16) -> Vec<Member<Name>> {

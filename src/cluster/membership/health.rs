@@ -245,7 +245,11 @@ mod tests {
     const SECOND: Duration = Duration::from_secs(1);
 
     fn name(port: u16) -> Name {
-        Name { address: SocketAddr::from(([10, 0, 0, 1], port)), generation: 5 }
+        Name {
+            address: SocketAddr::from(([10, 0, 0, 1], port)),
+            generation: 5,
+            site: crate::ids::Site::default(),
+        }
     }
 
     fn header(from: u16, to: u16, src_incarnation: Incarnation, message: Message<Name>) -> Header<Name> {

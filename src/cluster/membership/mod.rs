@@ -29,6 +29,7 @@
 
 mod compare;
 mod health;
+mod name;
 mod pace;
 #[cfg(test)]
 mod tests;
@@ -39,7 +40,7 @@ mod world;
 
 use super::MemberState;
 use crate::config::GossipPreset;
-use crate::ids::Generation;
+use crate::ids::{Generation, Site};
 use crate::time::{Duration, Instant};
 use compare::{Body, Comparison, KIND_FOCA};
 use foca::{Codec, Foca, Identity, Member, PostcardCodec, State, Timer};
@@ -47,7 +48,6 @@ use health::{Health, Outcome};
 use pace::Pace;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use timers::{Timers, Waiting};
@@ -63,10 +63,11 @@ const ROUND_EVERY: Duration = Duration::from_millis(100);
 const LONG_GAP: Duration = Duration::from_secs(1);
 
 /// A member as gossip names it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Name {
     address: SocketAddr,
     generation: Generation,
+    site: Site,
 }
 
 impl Identity for Name {
@@ -96,6 +97,8 @@ pub struct Membership {
     born: Instant,
     /// Everyone ever known, this node not included.
     known: BTreeMap<SocketAddr, MemberState>,
+    /// The sites of those of them that are on one.
+    sites: BTreeMap<SocketAddr, Site>,
     changes: u64,
     /// `known` may be behind foca.
     dirty: bool,
@@ -126,6 +129,7 @@ impl Membership {
     pub fn new(
         me: SocketAddr,
         generation: Generation,
+        site: Site,
         seeds: &[SocketAddr],
         preset: GossipPreset,
         seed: u64,
@@ -133,7 +137,7 @@ impl Membership {
     ) -> Self {
         let seeds: BTreeSet<SocketAddr> = seeds.iter().copied().filter(|seed| *seed != me).collect();
         let pace = Pace::new(preset);
-        let name = Name { address: me, generation };
+        let name = Name { address: me, generation, site };
         let mut dice = StdRng::seed_from_u64(seed);
         // Not all begin with the same seed.
         let first = seeds.iter().nth(dice.random_range(0..seeds.len().max(1)));
@@ -147,6 +151,7 @@ impl Membership {
             dice,
             born: now,
             known: seeds.into_iter().map(|seed| (seed, MemberState::Alive)).collect(),
+            sites: BTreeMap::from_iter((!site.is_none()).then_some((me, site))),
             changes: 0,
             dirty: false,
             refresh_at: now + REFRESH_EVERY,
@@ -401,6 +406,17 @@ impl Membership {
         !self.foca.iter_membership_state().any(stands)
     }
 
+    /// The sites of members that are on one, this node included.
+    #[must_use]
+    pub fn sites(&self) -> &BTreeMap<SocketAddr, Site> {
+        &self.sites
+    }
+
+    /// What a list says of other members' sites; what a member says of itself counts more.
+    pub fn place_on_sites(&mut self, sites: impl Iterator<Item = (SocketAddr, Site)>) {
+        self.sites.extend(sites);
+    }
+
     fn settle(&mut self, now: Instant) {
         self.settling_until = now + pace::SETTLING;
         self.compare_at = self.compare_at.min(now + Duration::from_millis(100));
@@ -424,7 +440,7 @@ impl Membership {
             self.dialled = address;
             let mut wishes = Wishes::default();
             // An announcement needs to know the address only.
-            let _ = self.foca.announce(Name { address, generation: 0 }, &mut wishes);
+            let _ = self.foca.announce(Name { address, generation: 0, site: Site::default() }, &mut wishes);
             self.grant(now, wishes, sends);
         }
     }
@@ -466,7 +482,13 @@ impl Membership {
         self.refresh_at = now + REFRESH_EVERY;
         let mut heard = BTreeMap::new();
         for member in self.foca.iter_membership_state().filter(|member| member.id().address != self.me) {
-            heard.insert(member.id().address, member.state() != State::Down);
+            let Name { address, site, .. } = *member.id();
+            heard.insert(address, member.state() != State::Down);
+            if site.is_none() {
+                self.sites.remove(&address);
+            } else {
+                self.sites.insert(address, site);
+            }
         }
         let is_grace = now.since(self.born) < SEED_GRACE;
         for (address, state) in &mut self.known {

@@ -253,7 +253,7 @@ fn on_a_bad_network_nobody_has_to_come_back() {
 #[test]
 fn nobody_dials_faster_than_allowed() {
     let all: Vec<_> = (0..100).map(address_of).collect();
-    let mut alone = Membership::new(all[0], 1, &all, LAN, 1, BEGIN);
+    let mut alone = Membership::new(all[0], 1, Site::default(), &all, LAN, 1, BEGIN);
     let mut dialled = BTreeMap::<SocketAddr, usize>::new();
     let mut now = BEGIN;
     while now < BEGIN + secs(60) {

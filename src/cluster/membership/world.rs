@@ -7,6 +7,7 @@
 
 use super::{MemberState, Membership};
 use crate::config::GossipPreset;
+use crate::ids::Site;
 use crate::peer::ENVELOPE_BYTES;
 use crate::time::{Duration, Instant};
 use rand::rngs::StdRng;
@@ -72,6 +73,7 @@ impl Ord for Queued {
 pub(super) struct Host {
     pub(super) address: SocketAddr,
     pub(super) process: Option<Membership>,
+    pub(super) site: Site,
     pub(super) starved: Starved,
     inbox: Vec<(Instant, Vec<u8>)>,
     stamp: u64,
@@ -130,6 +132,7 @@ impl World {
         let host = |index| Host {
             address: address_of(index),
             process: None,
+            site: Site::default(),
             starved: Starved::No,
             inbox: Vec::new(),
             stamp: 0,
@@ -170,7 +173,7 @@ impl World {
         let seed = self.dice.random();
         let me = &mut self.hosts[host];
         let mut process =
-            Membership::new(me.address, self.now.as_millis(), seeds, self.preset, seed, self.now);
+            Membership::new(me.address, self.now.as_millis(), me.site, seeds, self.preset, seed, self.now);
         if !self.lifeguard {
             process.doubt_nothing();
         }

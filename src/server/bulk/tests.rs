@@ -361,8 +361,15 @@ fn a_server_listens_on_its_port_by_tcp_too() {
 
     let listen = "127.0.0.1:0".parse().expect("an address");
     let clock = Clock::start();
-    let birth =
-        Birth { now: clock.now(), pid: 1, seed: 1, cluster_key: KEY, members: vec![], large_pages: false };
+    let birth = Birth {
+        now: clock.now(),
+        pid: 1,
+        seed: 1,
+        cluster_key: KEY,
+        members: vec![],
+        large_pages: false,
+        sites: std::collections::BTreeMap::new(),
+    };
     let server =
         Server::start(&Config { listen, ..Config::default() }, clock, birth.clone()).expect("it starts");
     let mut stream = std::net::TcpStream::connect(server.address()).expect("it listens");
