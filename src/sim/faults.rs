@@ -41,7 +41,7 @@ pub enum Mood {
 
 impl Mood {
     /// All moods that a seed may choose.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::Calm,
         Self::Skewed,
         Self::Rough,

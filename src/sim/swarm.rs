@@ -218,9 +218,13 @@ impl Stage {
     fn aftermath(&self) -> Duration {
         match self.mood {
             Mood::Calm | Mood::Skewed | Mood::Crashes | Mood::Churn | Mood::Rolling => Duration::ZERO,
-            Mood::Rough | Mood::Split | Mood::Pauses | Mood::Forget | Mood::Tombstones | Mood::Everything => {
-                AFTERMATH
-            }
+            Mood::Rough
+            | Mood::Split
+            | Mood::Pauses
+            | Mood::Forget
+            | Mood::Tombstones
+            | Mood::Everything
+            | Mood::Far => AFTERMATH,
             Mood::Timeline => AFTERMATH + self.far() * 10,
         }
     }
@@ -259,7 +263,9 @@ impl Stage {
             Mood::Tombstones => 8 + self.dice.index(40),
             Mood::Everything => 3 + self.dice.index(60),
             Mood::Split | Mood::Timeline => 3 + self.dice.index(30),
-            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes => 3 + self.dice.index(6),
+            Mood::Calm | Mood::Skewed | Mood::Rough | Mood::Pauses | Mood::Crashes | Mood::Far => {
+                3 + self.dice.index(6)
+            }
         };
         let keys = (0..count).map(|number| key_of(&format!("k{number}")));
         let keys: Vec<usize> = keys.map(|key| self.world.history.key(key)).collect();
@@ -513,6 +519,7 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
         | Mood::Split
         | Mood::Pauses
         | Mood::Crashes
+        | Mood::Far
         | Mood::Timeline => {}
     }
     if mood != Mood::Skewed && dice.chance(100_000) {
@@ -528,7 +535,7 @@ fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
     let calm = matches!(mood, Mood::Calm | Mood::Skewed);
     // Without a cut a scenario is no worse than those.
     let is_whole = mood == Mood::Timeline && tally.splits == 0;
-    let brief = is_whole || matches!(mood, Mood::Rough | Mood::Pauses | Mood::Crashes);
+    let brief = is_whole || matches!(mood, Mood::Rough | Mood::Pauses | Mood::Crashes | Mood::Far);
     Claims {
         fresh: calm,
         once: calm || brief,
