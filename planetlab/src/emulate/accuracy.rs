@@ -24,7 +24,7 @@ use crate::emulate::account::Spread;
 use crate::emulate::clean::directory_argument;
 use crate::emulate::link::Links;
 use crate::emulate::packet;
-use crate::emulate::session::{Place, Session};
+use crate::emulate::session::{Place, Session, needs_root};
 use crate::emulate::{system, world};
 
 const PORT: u16 = 9_000;
@@ -127,6 +127,7 @@ impl Plan {
 
 /// Does `accuracy`.
 pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
+    needs_root()?;
     let plan = Plan::new(matches)?;
     let directory: &PathBuf = matches.get_one("dir").expect("has a default");
     let place = Place::new(directory, None, None)?;

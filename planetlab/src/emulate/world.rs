@@ -11,6 +11,7 @@ use std::net::UdpSocket;
 use std::path::Path;
 use std::thread;
 
+use nix::errno::Errno;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
 
@@ -46,15 +47,22 @@ pub fn build(made: &mut Made, places: Places, directory: &Path, mtu: u32) -> Res
 
 /// Makes the directory of names a mount that passes changes on, as `ip netns add` does, unless it is one.
 fn prepare_named_directory(made: &mut Made, directory: &Path) -> io::Result<()> {
+    let share =
+        || mount(None::<&str>, NAMED, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>);
     made.directory_made = !Path::new(NAMED).exists();
     made.directory_mounted = !made::is_mount(NAMED);
     made.write(directory)?;
     fs::create_dir_all(NAMED)?;
-    if made.directory_mounted {
-        mount(Some(NAMED), NAMED, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+    if !made.directory_mounted {
+        match share() {
+            // Another run that ended meanwhile took its mount away.
+            Err(Errno::EINVAL) => made.directory_mounted = true,
+            result => return Ok(result?),
+        }
+        made.write(directory)?;
     }
-    mount(None::<&str>, NAMED, None::<&str>, MsFlags::MS_SHARED | MsFlags::MS_REC, None::<&str>)?;
-    Ok(())
+    mount(Some(NAMED), NAMED, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+    Ok(share()?)
 }
 
 /// Moves the calling thread into a new namespace, gives it a name and makes its device.
