@@ -33,6 +33,7 @@ fn may_not() -> bool {
 }
 
 /// Starts a run whose command tells its own process number and then stays; returns both and the record.
+#[expect(clippy::zombie_processes, reason = "the caller waits for it")]
 fn start(directory: &Path) -> (Child, i32, Value) {
     let mut child = Command::new(PROGRAM)
         .args(["emulate", "--preset", "global25", "--nodes", "3", "--dir"])
