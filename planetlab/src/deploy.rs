@@ -13,6 +13,7 @@ use crate::remote::{Fleet, HostError, SHORT_DEADLINE, locked, quoted, tell_failu
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// What is deployed. The first and the last are needed; the test client is, to run plans on the hosts.
@@ -73,11 +74,13 @@ pub fn run(matches: &ArgMatches) -> Result<ExitCode, Failure> {
     let results =
         fleet.on_all(&inventory.all(), at_once(matches), |host| deploy(&fleet, host, &release, is_forced));
     let count = |wanted| results.iter().filter(|(_, result)| result.as_ref().ok() == Some(&wanted)).count();
+    let packed = release.packed.get().and_then(|packed| packed.as_ref().ok());
+    let packed =
+        packed.map(|packed| format!(", {:.1} MB packed", mega(packed.len() as u64))).unwrap_or_default();
     println!(
-        "release {} ({:.1} MB, {:.1} MB packed): uploaded to {}, switched on {}, unchanged on {}, failed on {} of {} hosts; {:.1} s",
+        "release {} ({:.1} MB{packed}): uploaded to {}, switched on {}, unchanged on {}, failed on {} of {} hosts; {:.1} s",
         release.hash,
         mega(release.bytes),
-        mega(release.packed.len() as u64),
         count(Done::Uploaded),
         count(Done::Switched),
         count(Done::Unchanged),
@@ -104,13 +107,15 @@ enum Done {
     Unchanged,
 }
 
-/// Programs, packed and named.
+/// Programs, named, and packed when the first host needs them.
 struct Release {
     hash: String,
     /// `uname -m` of the hosts on which they run.
     machine: &'static str,
     bytes: u64,
-    packed: Vec<u8>,
+    stage: tempfile::TempDir,
+    programs: Vec<&'static str>,
+    packed: OnceLock<Result<Vec<u8>, String>>,
 }
 
 impl Release {
@@ -150,7 +155,13 @@ impl Release {
             programs.push(name);
         }
         let hash = hasher.finalize().to_hex()[..HASH_DIGITS].to_owned();
-        Ok(Self { hash, machine, bytes, packed: pack(stage.path(), &programs)? })
+        Ok(Self { hash, machine, bytes, stage, programs, packed: OnceLock::new() })
+    }
+
+    /// The compressed tar stream. It takes a good part of a second to make, so it is not made for hosts that have it.
+    fn packed(&self) -> Result<&[u8], HostError> {
+        let packed = self.packed.get_or_init(|| pack(self.stage.path(), &self.programs));
+        packed.as_deref().map_err(|error| HostError::Here(error.clone()))
     }
 }
 
@@ -164,7 +175,7 @@ fn strip(program: &Path, to: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-fn pack(directory: &Path, programs: &[&str]) -> Result<Vec<u8>, Failure> {
+fn pack(directory: &Path, programs: &[&str]) -> Result<Vec<u8>, String> {
     let output = std::process::Command::new("tar")
         .arg("-C")
         .arg(directory)
@@ -174,7 +185,7 @@ fn pack(directory: &Path, programs: &[&str]) -> Result<Vec<u8>, Failure> {
         .output();
     let output = output.map_err(|error| format!("tar: {error}"))?;
     if !output.status.success() {
-        return Err(format!("tar: {}", String::from_utf8_lossy(&output.stderr).trim()).into());
+        return Err(format!("tar: {}", String::from_utf8_lossy(&output.stderr).trim()));
     }
     Ok(output.stdout)
 }
@@ -259,7 +270,7 @@ fn deploy(fleet: &Fleet, host: &Host, release: &Release, is_forced: bool) -> Res
         _ => {
             let body = format!("{}{}", unpack_script(release), switch_script(release));
             let script = locked(host, "deploy", is_forced, &body);
-            fleet.run(host, &script, &release.packed, UPLOAD_DEADLINE).map(|_| Done::Uploaded)
+            fleet.run(host, &script, release.packed()?, UPLOAD_DEADLINE).map(|_| Done::Uploaded)
         }
     }
 }

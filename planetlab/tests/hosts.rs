@@ -67,9 +67,11 @@ impl World {
             at("sshd_config"),
             format!(
                 "UsePAM no\nStrictModes no\nPasswordAuthentication no\nPermitRootLogin yes\nPidFile none\nHostKey {}\n\
-                 AuthorizedKeysFile {}\nSubsystem sftp internal-sftp\n",
+                 AuthorizedKeysFile {}\nSubsystem sftp internal-sftp\nSetEnv HOME={}\n",
                 at("host_key").display(),
-                at("authorized_keys").display()
+                at("authorized_keys").display(),
+                // So that no start-up file of root's shell has a say, or takes its time.
+                at("home").display()
             ),
         )
         .unwrap();

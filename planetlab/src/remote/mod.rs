@@ -4,8 +4,8 @@
 //! The first command to a host leaves a master connection behind (`ControlMaster=auto`), and later ones cost a round
 //! trip or two over it. The masters' sockets live in a private directory with short names, because the path of a Unix
 //! socket has at most 107 bytes. Everything has a hard deadline: at its end the `ssh` process that was started is
-//! killed, by its own handle. Masters are told to end when the [`Fleet`] is dropped; should this process be killed
-//! before, they end themselves after [`MASTER_IDLE`].
+//! killed, by its own handle. Masters are told to end when the [`Fleet`] is dropped, or when Ctrl-C or SIGTERM ends this
+//! process; after `kill -9` they end themselves after [`MASTER_IDLE`].
 //!
 //! What goes wrong is a [`HostError`], in words for the person who has to do something about it.
 //!
@@ -14,6 +14,7 @@
 
 mod clock;
 mod error;
+mod interrupt;
 mod lock;
 mod process;
 
@@ -83,7 +84,7 @@ impl Fleet {
         let is_short = base.as_os_str().len() + "/violet-XXXXXX".len() <= SOCKET_DIR_BYTES_MAX;
         let base = if is_short { base } else { PathBuf::from("/tmp") };
         // Such a directory is its owner's alone (mode 0700).
-        let sockets = tempfile::Builder::new().prefix("violet-").tempdir_in(&base);
+        let sockets = interrupt::directory(|| tempfile::Builder::new().prefix("violet-").tempdir_in(&base));
         let sockets = sockets.map_err(|error| format!("{}: {error}", base.display()))?;
         Ok(Self { sockets, reached: Mutex::default() })
     }
@@ -199,6 +200,7 @@ impl Fleet {
 impl Drop for Fleet {
     fn drop(&mut self) {
         self.close();
+        interrupt::forget(self.sockets.path());
     }
 }
 
