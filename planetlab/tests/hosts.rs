@@ -135,7 +135,7 @@ impl World {
         fs::write(&known_hosts, known).unwrap();
         let defaults = format!(
             "[defaults]\nuser = \"root\"\nssh_options = [\"UserKnownHostsFile={}\", \"GlobalKnownHostsFile=/dev/null\", \
-             \"StrictHostKeyChecking=yes\", \"IdentityAgent=none\"]\n[node]\nsettings = {{ memory-mib = 64 }}\n",
+             \"StrictHostKeyChecking=yes\", \"IdentityAgent=none\"]\n[node]\nsettings = {{ memory-mib = 64, forget-after-ms = 2000 }}\n",
             known_hosts.display()
         );
         fs::write(self.at("inventory.toml"), defaults + &hosts).unwrap();

@@ -126,10 +126,12 @@ impl Host {
             return Ok((address, self.node_port).into());
         }
         let advice = "; give the host a node_address in the inventory";
-        let mut found = (self.host.as_str(), self.node_port)
-            .to_socket_addrs()
-            .map_err(|error| format!("{}: cannot look up '{}': {error}{advice}", self.name, self.host))?;
-        found.next().ok_or_else(|| format!("{}: '{}' has no address{advice}", self.name, self.host))
+        let mut found = (self.host.as_str(), self.node_port).to_socket_addrs().map_err(|error| {
+            format!("cannot look up '{}', where host {} is: {error}{advice}", self.host, self.name)
+        })?;
+        found
+            .next()
+            .ok_or_else(|| format!("'{}', where host {} is, has no address{advice}", self.host, self.name))
     }
 
     /// Where its node listens.

@@ -67,8 +67,10 @@ pub fn locked(host: &Host, purpose: &str, is_forced: bool, body: &str) -> String
 /// Who works here: `user@machine`.
 #[must_use]
 pub fn owner() -> String {
-    let user = nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten();
-    let user = user.map_or_else(|| format!("user-{}", nix::unistd::getuid()), |user| user.name);
+    // Not from the user database: a static program cannot look into it on every system.
+    let user = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    let uid = nix::unistd::getuid();
+    let user = user.unwrap_or_else(|_| if uid.is_root() { "root".into() } else { format!("user-{uid}") });
     let machine = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_else(|_| "somewhere".into());
     let owner = format!("{user}@{}", machine.trim());
     owner.chars().filter(|c| !c.is_control() && !c.is_whitespace()).collect()
