@@ -40,12 +40,26 @@ const QUICK: Duration = Duration::from_millis(4);
 /// quick is found.
 const EXPLORE_ONE_IN: u64 = 16;
 
-/// How long a replica would take to answer, by its reads in flight and its usual time (C3, Suresh et al.
-/// 2015), as a power of two: only what is clearly slower is avoided.
-fn rough_wait(peer: &Peer, explores: bool) -> u32 {
-    let in_flight = u64::try_from(peer.reads_in_flight()).unwrap_or(0) + 1;
-    let usual = if explores { QUICK } else { peer.usual_read.get().max(QUICK) };
-    in_flight.saturating_mul(usual.as_micros() as u64).ilog2()
+/// Ways to members are told apart in steps of this: what is nearer by less counts as equally near.
+const WAY_STEP: Duration = Duration::from_millis(2);
+
+/// The way to a member and back in microseconds, in steps of [`WAY_STEP`]: zero for all on one site.
+fn rough_way(way: Duration) -> u64 {
+    let step = WAY_STEP.as_micros() as u64;
+    way.as_micros() as u64 / step * step
+}
+
+/// How long a replica would take to answer, in microseconds: the way to it and back, which was measured, and what it
+/// takes on top of that, by its reads in flight and its usual time (C3, Suresh et al. 2015) as a power of two, so
+/// that only what is clearly slower is avoided. Reads that are on the way do not wait at the replica: of those in
+/// flight the share counts that its own time has in the whole (Little's law).
+fn rough_wait(peer: &Peer, explores: bool) -> u64 {
+    let way = rough_way(peer.way.get());
+    let own = if explores { Duration::ZERO } else { peer.usual_read.get() };
+    let own = (own.as_micros() as u64).saturating_sub(way).max(QUICK.as_micros() as u64);
+    let in_flight = u64::try_from(peer.reads_in_flight()).unwrap_or(0);
+    let waiting = in_flight.saturating_mul(own) / (way + own) + 1;
+    way + (1 << waiting.saturating_mul(own).ilog2())
 }
 
 impl Coordinator {
@@ -458,8 +472,10 @@ impl Coordinator {
             let is_full =
                 |id: MemberId| turn.view.index_of(id).is_some_and(|member| self.is_full(turn, member));
             let candidates = op.asked.iter().filter(|asked| asked.member != me && !is_full(asked.member));
-            let best = candidates.filter_map(|asked| Some((rank(asked)?, asked.member))).min();
-            (Next::Keep, (late, best.map(|(_, member)| member)))
+            let way = |member: MemberId| rough_way(turn.round_trip(member));
+            let ranked = |asked: &Asked| Some((rank(asked)?, way(asked.member), asked.member));
+            let best = candidates.filter_map(ranked).min();
+            (Next::Keep, (late, best.map(|(.., member)| member)))
         });
         let Some(((late, best), _)) = chosen else { return };
         if let Some((member, asked_at)) = late {
@@ -517,5 +533,44 @@ impl Coordinator {
         }
         let spend = |credit: u64| credit.checked_sub(HEDGE_COST);
         self.hedge_credit.try_update(Ordering::Relaxed, Ordering::Relaxed, spend).is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A replica this far away that usually takes so long for a read, and has so many in flight.
+    fn replica(way_ms: u64, usual_ms: u64, in_flight: i64) -> Peer {
+        let peer = Peer::default();
+        let now = Instant::from_nanos(1);
+        peer.way.note(now, Duration::from_millis(way_ms));
+        (0..200).for_each(|_| peer.note_read(Duration::from_millis(usual_ms)));
+        peer.count_reads(in_flight);
+        peer
+    }
+
+    fn is_before(one: &Peer, other: &Peer) -> bool {
+        rough_wait(one, false) < rough_wait(other, false)
+    }
+
+    #[test]
+    fn the_nearest_is_asked_unless_it_is_slow() {
+        let near = [replica(10, 11, 0), replica(80, 81, 0), replica(100, 101, 0), replica(150, 152, 0)];
+        assert!(near.is_sorted_by(is_before), "by the way, however alike as powers of two");
+        let far = replica(102, 103, 0);
+        assert!(is_before(&replica(100, 102, 20), &far), "what is in flight is on its way");
+        assert!(is_before(&far, &replica(100, 130, 20)), "it is slow itself");
+        let never_asked = Peer::default();
+        never_asked.way.note(Instant::from_nanos(1), Duration::from_millis(10));
+        assert!(is_before(&never_asked, &near[1]), "the way is known before the first read");
+        assert!(rough_wait(&replica(10, 400, 0), true) < rough_wait(&near[1], true), "explores");
+    }
+
+    #[test]
+    fn on_one_site_only_what_is_clearly_slower_is_avoided() {
+        let (one, other) = (replica(0, 1, 0), replica(1, 3, 0));
+        assert_eq!(rough_wait(&one, false), rough_wait(&other, false));
+        assert!(is_before(&one, &replica(0, 20, 0)) && is_before(&one, &replica(0, 1, 2)));
     }
 }
