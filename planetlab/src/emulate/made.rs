@@ -20,6 +20,8 @@ use serde::{Deserialize, Serialize};
 
 /// Where namespaces have names, so that `ip netns exec` finds them.
 pub const NAMED: &str = "/run/netns";
+/// Says which mount at [`NAMED`] was made by a run; there as long as that mount is.
+const MARK: &str = "/run/violet-testbed.mount";
 const RECORD: &str = "made.json";
 /// What a process gets between being asked to end and being killed.
 const GRACE: Duration = Duration::from_secs(3);
@@ -203,8 +205,11 @@ impl Made {
 
     fn leave_named_directory(&self, removal: &mut Removal) {
         let is_empty = || fs::read_dir(NAMED).is_ok_and(|mut entries| entries.next().is_none());
-        // Others may have put namespaces there since, and then need it as it is.
-        if self.directory_mounted && is_empty() && umount2(NAMED, MntFlags::MNT_DETACH).is_ok() {
+        // Others may have put namespaces there since, and then need it as it is. Of runs side by side the last one leaves,
+        // whichever made the mount.
+        let is_ours = self.directory_mounted || is_marked();
+        if is_ours && is_empty() && is_mount(NAMED) && umount2(NAMED, MntFlags::MNT_DETACH).is_ok() {
+            let _not_marked = fs::remove_file(MARK);
             removal.removed.push(format!("mount {NAMED}"));
         }
         if self.directory_made && is_empty() && fs::remove_dir(NAMED).is_ok() {
@@ -250,8 +255,27 @@ pub fn boot() -> String {
 
 /// Whether a directory is a mount of its own.
 pub fn is_mount(directory: &str) -> bool {
+    mount_number(directory).is_some()
+}
+
+/// The kernel's number for the topmost mount at a directory.
+fn mount_number(directory: &str) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().any(|line| line.split(' ').nth(4) == Some(directory))
+    let mut here = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(directory));
+    here.next_back()?.split(' ').next().map(str::to_owned)
+}
+
+/// Notes that the mount at [`NAMED`] is the work of a run, for whichever run ends last.
+pub fn mark_mount() -> io::Result<()> {
+    fs::write(MARK, mark())
+}
+
+fn is_marked() -> bool {
+    fs::read_to_string(MARK).is_ok_and(|text| text == mark())
+}
+
+fn mark() -> String {
+    format!("{} {}\n", boot(), mount_number(NAMED).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -101,8 +102,11 @@ impl Place {
 }
 
 fn any_name() -> String {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("r{:x}x{:x}", std::process::id(), since.subsec_millis())
+    // A process may have several, as tests do.
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    format!("r{:x}x{:x}x{number:x}", std::process::id(), since.subsec_millis())
 }
 
 /// A run that is up.

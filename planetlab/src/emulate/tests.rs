@@ -138,6 +138,23 @@ fn a_capture_holds_what_a_node_sent_and_got() {
 }
 
 #[test]
+fn a_run_with_anothers_name_is_refused_and_leaves_the_other_alone() {
+    in_world("delay=1ms", |session, _| {
+        let run = session.place().run.clone();
+        let attempt = move || {
+            let directory = tempfile::tempdir().expect("a directory");
+            let place = Place::new(directory.path(), None, Some(&run)).expect("a place");
+            let refused = Session::open(place, Links::uniform(3, "delay=1ms").expect("links")).err();
+            assert!(refused.expect("the name is taken").contains("--run"));
+            assert_eq!(Made::read(directory.path()), Ok(None));
+        };
+        thread::spawn(attempt).join().expect("refused");
+        let (first, second) = (socket(session, 0), socket(session, 1));
+        assert_eq!(pass(&first, &second, 1, b"still there").0, b"still there");
+    });
+}
+
+#[test]
 fn the_timeline_of_a_scenario_is_played() {
     if let Err(why) = needs_root() {
         return eprintln!("skipped: {why}");

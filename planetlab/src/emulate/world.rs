@@ -5,7 +5,7 @@
 //! new namespace to the next and leaves a device and a name in each. The devices stay open in this process, which
 //! routes between them. There is no `ip` command, no bridge, no address resolution and no route to the outside.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::io;
 use std::net::UdpSocket;
 use std::path::Path;
@@ -28,6 +28,7 @@ const QUEUE_PACKETS: u32 = 2_000;
 /// been written to `directory`; it is written again with what was found. On failure the caller removes by the record.
 pub fn build(made: &mut Made, places: Places, directory: &Path, mtu: u32) -> Result<Vec<File>, String> {
     prepare_named_directory(made, directory).map_err(|error| format!("{NAMED}: {error}"))?;
+    reserve_names(made)?;
     // The first client's is this process's own, and first, so that nothing is ever outside.
     let home = places.nodes;
     let own = enter_new(&made.namespaces[home], places.address(home), mtu)?;
@@ -62,16 +63,36 @@ fn prepare_named_directory(made: &mut Made, directory: &Path) -> io::Result<()> 
         made.write(directory)?;
     }
     mount(Some(NAMED), NAMED, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)?;
+    made::mark_mount()?;
     Ok(share()?)
+}
+
+/// Takes all names, or none if one is somebody else's; the record then names none, so that nobody's are removed by it.
+fn reserve_names(made: &mut Made) -> Result<(), String> {
+    for (count, namespace) in made.namespaces.iter().enumerate() {
+        if let Err(error) = File::create_new(namespace.path()) {
+            let refused = format!("namespace {}: {error}; --run must be another name", namespace.name);
+            for ours in &made.namespaces[..count] {
+                let _gone_already = fs::remove_file(ours.path());
+            }
+            made.namespaces.clear();
+            return Err(refused);
+        }
+    }
+    Ok(())
 }
 
 /// Moves the calling thread into a new namespace, gives it a name and makes its device.
 fn enter_new(namespace: &Namespace, address: std::net::Ipv4Addr, mtu: u32) -> Result<File, String> {
     let enter = || -> io::Result<File> {
         unshare(CloneFlags::CLONE_NEWNET)?;
-        let path = namespace.path();
-        OpenOptions::new().write(true).create_new(true).open(&path)?;
-        mount(Some("/proc/thread-self/ns/net"), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?;
+        mount(
+            Some("/proc/thread-self/ns/net"),
+            &namespace.path(),
+            None::<&str>,
+            MsFlags::MS_BIND,
+            None::<&str>,
+        )?;
         for (setting, value) in SETTINGS {
             set(setting, value)?;
         }
