@@ -204,6 +204,7 @@ impl Made {
     }
 
     fn leave_named_directory(&self, removal: &mut Removal) {
+        let _alone = hold_names();
         let is_empty = || fs::read_dir(NAMED).is_ok_and(|mut entries| entries.next().is_none());
         // Others may have put namespaces there since, and then need it as it is. Of runs side by side the last one leaves,
         // whichever made the mount.
@@ -263,6 +264,13 @@ fn mount_number(directory: &str) -> Option<String> {
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     let mut here = mounts.lines().filter(|line| line.split(' ').nth(4) == Some(directory));
     here.next_back()?.split(' ').next().map(str::to_owned)
+}
+
+/// Keeps other runs from making or leaving the directory of names for as long as the result lives.
+pub fn hold_names() -> io::Result<fs::File> {
+    let above = fs::File::open("/run")?;
+    above.lock()?;
+    Ok(above)
 }
 
 /// Notes that the mount at [`NAMED`] is the work of a run, for whichever run ends last.

@@ -27,8 +27,10 @@ const QUEUE_PACKETS: u32 = 2_000;
 /// Makes what `made` names and returns the devices in the same order, nodes first, then the clients'. `made` must have
 /// been written to `directory`; it is written again with what was found. On failure the caller removes by the record.
 pub fn build(made: &mut Made, places: Places, directory: &Path, mtu: u32) -> Result<Vec<File>, String> {
+    let alone = made::hold_names().map_err(|error| format!("/run: {error}"))?;
     prepare_named_directory(made, directory).map_err(|error| format!("{NAMED}: {error}"))?;
     reserve_names(made)?;
+    drop(alone);
     // The first client's is this process's own, and first, so that nothing is ever outside.
     let home = places.nodes;
     let own = enter_new(&made.namespaces[home], places.address(home), mtu)?;
