@@ -154,7 +154,7 @@ fn with_site(line: &str) -> Result<Server, String> {
 fn resolve(entry: &str) -> Result<Server, String> {
     let (host, port) = entry.rsplit_once(':').ok_or("no port; write HOST:PORT")?;
     let port = match port.parse::<u16>() {
-        Ok(port) if 0 < port => port,
+        Ok(number) if 0 < number && !port.starts_with('+') => number,
         _ => return Err(format!("port \"{port}\" is not a number from 1 to 65535")),
     };
     let bracketed = host.strip_prefix('[').and_then(|host| host.strip_suffix(']'));
