@@ -1,4 +1,7 @@
-//! `run PLAN`: one plan from one or several hosts at once, with the results brought home.
+//! `run PLAN`: one plan from one or several hosts, with the results brought home.
+//!
+//! Hosts take turns: a plan empties the cluster and judges what it reads, which another's writes would spoil. The test
+//! client's own agents are for load from several machines at once.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -6,7 +9,7 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 
-use super::on_host::{self, Brought, Order};
+use super::on_host::{self, Brought, Order, Waited};
 use super::record::{self, Ending, From, LAYOUT, Run, Server};
 use super::zone;
 use crate::inventory::{self, Host, Inventory};
@@ -39,13 +42,13 @@ pub fn args() -> Vec<Arg> {
         Arg::new("from")
             .long("from")
             .value_name("host,…")
-            .help("The hosts that make the load, each on its own and all at once [default: the first].")
+            .help("The hosts that make the load, one after the other [default: the first].")
             .value_delimiter(','),
         Arg::new("from-regions")
             .long("from-regions")
             .action(ArgAction::SetTrue)
             .conflicts_with("from")
-            .help("One host of each region makes load, the first of it."),
+            .help("One host of each region makes load, the first of it, one after the other."),
         Arg::new("set")
             .long("set")
             .value_name("name=value")
@@ -104,7 +107,7 @@ impl Campaign {
         })
     }
 
-    /// Runs the plan from these hosts at once; the record, with every ending known.
+    /// Runs the plan from these hosts in turn; the record, with every ending that can be known.
     ///
     /// # Errors
     /// What cannot be written here.
@@ -115,21 +118,50 @@ impl Campaign {
         run.save(&self.directory)?;
         let order = self.order(&run.id);
         eprintln!("run {}; should this be interrupted: violet-testbed fetch {}", run.id, run.id);
-        let endings = fleet.on_all(&hosts, hosts.len(), |host| {
-            on_host::start(fleet, host, &order)?;
-            let waited = on_host::wait(fleet, host, &order);
-            // A run that was ended may have left something worth reading.
-            let brought = on_host::fetch(fleet, host, &order.id);
-            waited.and(brought)
-        });
-        for (from, (_, brought)) in run.from.iter_mut().zip(endings) {
-            from.ending = match brought {
-                Ok(brought) => keep(&self.directory, &run.id, &from.name, &brought)?,
-                Err(error) => Ending::Failed(error.to_string()),
+        let mut going_on: Option<&str> = None;
+        for (from, host) in run.from.iter_mut().zip(&hosts) {
+            from.ending = match going_on {
+                Some(other) => {
+                    Ending::Failed(format!("not begun: the run from {other} may still be going on"))
+                }
+                None => self.perform_from(fleet, host, &order)?,
             };
+            if from.ending == Ending::Open {
+                going_on = Some(&host.name);
+            }
         }
         run.save(&self.directory)?;
         Ok(run)
+    }
+
+    /// Runs the plan from one host; how it ended there. Open means that the host was lost on the way.
+    fn perform_from(&self, fleet: &Fleet, host: &Host, order: &Order) -> Result<Ending, Failure> {
+        if let Err(error) = on_host::start(fleet, host, order) {
+            return Ok(Ending::Failed(error.to_string()));
+        }
+        let waited = on_host::wait(fleet, host, order);
+        // A run that was ended may have left something worth reading.
+        let brought = on_host::fetch(fleet, host, &order.id);
+        let kept = match &brought {
+            Ok(brought) => keep(&self.directory, &order.id, &host.name, brought)?,
+            Err(error) => {
+                eprintln!("{}: {error}", host.name);
+                Ending::Open
+            }
+        };
+        Ok(match waited {
+            Ok(Waited::Ended) => kept,
+            Ok(Waited::Gone) => {
+                Ending::Failed("the test client is gone without a status; has the host restarted?".to_owned())
+            }
+            Ok(Waited::Overdue) => {
+                Ending::Failed(format!("was ended: not done after {} s, see --limit", self.limit.as_secs()))
+            }
+            Err(error) => {
+                eprintln!("{}: {error}", host.name);
+                kept
+            }
+        })
     }
 
     fn record(&self, started_unix_seconds: u64, hosts: &[&Host]) -> Result<Run, String> {

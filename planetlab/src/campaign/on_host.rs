@@ -94,7 +94,7 @@ fn watch_script(host: &Host, id: &str) -> String {
 fn end_script(host: &Host, id: &str) -> String {
     format!(
         "cd {}/runs/{} || exit 1\nread -r pid start <process || exit 0\n\
-         {IS_THERE} && kill -TERM -- -$pid\nexit 0",
+         {IS_THERE} && kill -TERM -$pid\nexit 0",
         quoted(&host.dir),
         quoted(id)
     )
@@ -119,22 +119,29 @@ pub fn start(fleet: &Fleet, host: &Host, order: &Order) -> Result<(), HostError>
     fleet.run(host, &start_script(host, order), &order.plan_text, SHORT_DEADLINE).map(|_| ())
 }
 
+/// How waiting for a run ended. Nothing runs there any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waited {
+    /// It ended of itself.
+    Ended,
+    /// Its process is gone without a status.
+    Gone,
+    /// Its time was over, and it was told to end.
+    Overdue,
+}
+
 /// Waits for the end of a run, and ends it when its time is over. A connection that breaks meanwhile does no harm.
 ///
 /// # Errors
-/// The run was lost, or its time is over.
-pub fn wait(fleet: &Fleet, host: &Host, order: &Order) -> Result<(), HostError> {
+/// The host was lost, so that nobody knows whether the run goes on.
+pub fn wait(fleet: &Fleet, host: &Host, order: &Order) -> Result<Waited, HostError> {
     let end = Instant::now() + order.limit;
+    let deadline = Duration::from_secs(WATCH_SECONDS) + SHORT_DEADLINE;
     let mut lost = 0;
     loop {
-        let deadline = Duration::from_secs(WATCH_SECONDS) + SHORT_DEADLINE;
         match fleet.run(host, &watch_script(host, &order.id), &[], deadline) {
-            Ok(output) if output.text() == "gone" => {
-                return Err(HostError::Here(
-                    "the test client is gone without a status; has the host restarted?".to_owned(),
-                ));
-            }
-            Ok(output) if output.text().is_empty() => return Ok(()),
+            Ok(output) if output.text() == "gone" => return Ok(Waited::Gone),
+            Ok(output) if output.text().is_empty() => return Ok(Waited::Ended),
             Ok(_) => lost = 0,
             Err(error) => {
                 lost += 1;
@@ -145,7 +152,7 @@ pub fn wait(fleet: &Fleet, host: &Host, order: &Order) -> Result<(), HostError> 
         }
         if end <= Instant::now() {
             fleet.run(host, &end_script(host, &order.id), &[], SHORT_DEADLINE)?;
-            return Err(HostError::TimedOut(order.limit));
+            return Ok(Waited::Overdue);
         }
     }
 }

@@ -14,7 +14,7 @@ pub const LAYOUT: u32 = 1;
 /// Runs that are read back at most, the latest ones.
 const RUNS_READ_MAX: usize = 500;
 
-/// One run of a plan from one or several hosts at once.
+/// One run of a plan from one or several hosts in turn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// [`LAYOUT`].

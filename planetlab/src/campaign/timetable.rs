@@ -1,7 +1,7 @@
 //! What runs when: hours of the day, as UTC or as each site's local time, over the next hours.
 //!
 //! Pure: the present moment and the hosts' time zones come in, a list of moments goes out. Each entry is a run from one
-//! host, or from several whose moments are the same.
+//! host, or from several in turn whose moments are the same.
 
 use std::fmt::Write as _;
 

@@ -256,13 +256,18 @@ fn phase(file: PhaseFile) -> Result<Phase, String> {
     let by_server = file.by_server.into_iter().map(|share| {
         Ok(Share { server: share.server, counts: share.counts, latency: Latency::parse(&share.latency)? })
     });
-    // Answers that came after the window belong to requests of it, not to its rate.
-    let inside = file.seconds.iter().filter(|second| second.at < file.window_seconds as u64);
-    let in_seconds = inside.map(|second| second.good).sum();
+    // Answers that came after the window belong to requests of it, not to its rate; what is shorter than a second has
+    // no account second by second.
+    let whole = file.window_seconds as u64;
+    let inside = file.seconds.iter().filter(|second| second.at < whole);
+    let (window_seconds, good_in_window) = match whole {
+        0 => (file.window_seconds, file.counts.good),
+        _ => (whole as f64, inside.map(|second| second.good).sum()),
+    };
     Ok(Phase {
         group: if file.group.is_empty() { file.name } else { file.group },
-        window_seconds: file.window_seconds,
-        good_in_window: if file.seconds.is_empty() { file.counts.good } else { in_seconds },
+        window_seconds,
+        good_in_window,
         counts: file.counts,
         latency,
         by_server: by_server.collect::<Result<_, String>>()?,

@@ -101,6 +101,10 @@ fn candidate(probes: &[Probe], latest: &Probe, at: usize) -> Candidate {
     let (mut absent, mut all, mut count) = (0.0, 0.0, 0);
     for probe in &probes[..probes.len() - 1] {
         let Some(then) = probe.hosts.iter().find(|then| then.name == host.name) else { continue };
+        // Where most were silent, the fault was the probe's: a taken port, or this machine's own network.
+        if 2 * probe.hosts.iter().filter(|then| then.report.is_some()).count() < probe.hosts.len() {
+            continue;
+        }
         let weight = weight(probe, latest);
         all += weight;
         count += 1;

@@ -19,6 +19,9 @@ pub struct Limits {
     pub absent_max: f64,
 }
 
+/// Earlier probes that a judgement on absence takes at least: one bad hour is none.
+const PROBES_MIN: usize = 3;
+
 impl Default for Limits {
     fn default() -> Self {
         Self {
@@ -74,7 +77,7 @@ fn fault_of_one(host: &Candidate, limits: &Limits) -> Option<String> {
     if disk < limits.disk_free_mib_min {
         return Some(format!("{disk} MiB of disk free, fewer than {}", limits.disk_free_mib_min));
     }
-    (limits.absent_max < absent).then(|| {
+    (PROBES_MIN <= probes && limits.absent_max < absent).then(|| {
         format!("was not there in {:.0} % of {probes} earlier probes, weighted by age", 100.0 * absent)
     })
 }
@@ -146,6 +149,24 @@ mod tests {
             probe.hosts[1].failure = Some("ssh: timed out".to_owned());
         });
         assert_eq!(dead, ["", "ssh: timed out", "", ""]);
+    }
+
+    #[test]
+    fn who_was_often_away_is_left_out_once_enough_is_known() {
+        let healthy = samples::probe(&FOUR);
+        let mut without = healthy.clone();
+        without.hosts[1].report = None;
+        let mut broken = without.clone();
+        (0..3).for_each(|at| broken.hosts[at].report = None);
+        let check = |earlier: &[&Probe]| {
+            let probes: Vec<Probe> = earlier.iter().copied().chain([&healthy]).cloned().collect();
+            filter(&Field::new(&probes), &Limits::default())[1].clone()
+        };
+        assert_eq!(check(&[&without, &without]), None);
+        let reason = "was not there in 67 % of 3 earlier probes, weighted by age";
+        assert_eq!(check(&[&without, &healthy, &without]).as_deref(), Some(reason));
+        // A probe in which most were silent says nothing about one of them.
+        assert_eq!(check(&[&broken, &broken, &broken]), None);
     }
 
     #[test]
