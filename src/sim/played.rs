@@ -106,3 +106,76 @@ fn count(control: &Control, tally: &mut Tally) {
         | Control::Reset => {}
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::swarm::{self, Run};
+    use super::super::{command, report};
+    use super::*;
+    use violet_link::Cause;
+
+    /// The coast is cut off and healed, a node is bad, another one stands still, a third one dies.
+    const FILE: &str = r#"
+        preset = "us"
+        nodes = 10
+        seconds = 30
+        timeline = [
+            "3s isolate westus westus2", "9s heal", "10s bad n3 delay=80ms loss=10%", "14s reset",
+            "15s pause n5", "18s resume n5", "20s crash n7", "25s start n7",
+        ]
+    "#;
+
+    fn run(seed: u64) -> Run {
+        let played = Played::read("coast.toml", FILE).expect("it is allowed");
+        let line = ["sim".to_owned(), "--seed".to_owned(), seed.to_string()];
+        let matches = command::command().try_get_matches_from(line).expect("a command line");
+        let options = command::request(&matches, Some(played)).options;
+        let run = swarm::run(&options);
+        assert!(run.findings.violations.is_empty(), "{}", report::story_of(&run, &options));
+        assert_eq!(
+            command::repeating(&run, &options),
+            format!("violet sim --timeline coast.toml --seed {seed}")
+        );
+        run
+    }
+
+    #[test]
+    fn a_scenario_file_is_played_and_survived() {
+        for seed in 0..3 {
+            let run = run(seed);
+            let Tally { splits, pauses, crashes, .. } = run.tally;
+            assert_eq!((run.nodes, splits, pauses, crashes), (10, 1, 1, 1));
+            assert!(
+                100 < run.counts.lost(Cause::Cut) && 10 < run.counts.lost(Cause::Chance),
+                "{:?}",
+                run.counts
+            );
+            assert!(50 < run.findings.ops, "clients have worked: {}", run.findings.ops);
+        }
+    }
+
+    #[test]
+    fn one_seed_of_a_scenario_is_one_run() {
+        assert_eq!(run(5).trace_hash, run(5).trace_hash);
+        assert_ne!(run(5).trace_hash, run(6).trace_hash);
+    }
+
+    #[test]
+    fn distances_are_those_of_the_file() {
+        let read = |text: &str| Played::read("x.toml", text).expect("it is allowed");
+        let near = read("preset = \"lan\"\nnodes = 3");
+        assert_eq!((near.round_trip_max(), near.gossip()), (Duration::from_micros(400), GossipPreset::Lan));
+        let far = read("preset = \"global25\"\nnodes = 25");
+        assert_eq!((far.round_trip_max(), far.gossip()), (Duration::from_millis(331), GossipPreset::Wan));
+    }
+
+    #[test]
+    fn a_wrong_file_is_named_on_one_line() {
+        let error =
+            Played::read("x.toml", "nodes = 3\ntimeline = [\"1s isolate n4\"]").expect_err("it is wrong");
+        assert_eq!(
+            error,
+            "x.toml: timeline, line 1: isolate: 'n4' is nobody; allowed: *, n1 to n3, n1-n3, c1, c2, c3, c4, c5, c6, c7, c8"
+        );
+    }
+}
