@@ -173,9 +173,7 @@ mod tests {
     fn a_wrong_file_is_named_on_one_line() {
         let error =
             Played::read("x.toml", "nodes = 3\ntimeline = [\"1s isolate n4\"]").expect_err("it is wrong");
-        assert_eq!(
-            error,
-            "x.toml: timeline, line 1: isolate: 'n4' is nobody; allowed: *, n1 to n3, n1-n3, c1, c2, c3, c4, c5, c6, c7, c8"
-        );
+        let start = "x.toml: timeline, line 1: isolate: 'n4' is nobody; allowed: *, n1 to n3";
+        assert!(error.starts_with(start) && !error.contains('\n'), "{error}");
     }
 }
