@@ -20,9 +20,13 @@ const GOOD: [&str; 3] = ["good1", "good2", "good3"];
 /// Why the test cannot be run here.
 fn obstacle() -> Option<&'static str> {
     let is_root = Command::new("id").arg("-u").output().is_ok_and(|output| output.stdout == b"0\n");
+    // In a container root may be refused this.
+    let may_mount =
+        || Command::new("unshare").args(["--mount", "true"]).status().is_ok_and(|status| status.success());
     match (is_root, Path::new(SSHD).exists()) {
         (false, _) => Some("needs root"),
         (_, false) => Some("needs an OpenSSH server (package openssh-server)"),
+        _ if !may_mount() => Some("needs the right to mount"),
         _ => None,
     }
 }

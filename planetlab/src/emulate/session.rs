@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use nix::sched::CloneFlags;
 use serde_json::{Value, json};
 use violet_link::roster::Entry;
 
@@ -202,7 +203,17 @@ pub fn needs_root() -> Result<(), String> {
     if !Path::new("/dev/net/tun").exists() {
         return Err("needs /dev/net/tun: load the kernel's module `tun` or make the device node".into());
     }
-    Ok(())
+    // In a container root may be refused both; a thread of its own tries, so that nothing here changes.
+    let tried = std::thread::spawn(|| {
+        fs::OpenOptions::new().read(true).write(true).open("/dev/net/tun")?;
+        nix::sched::unshare(CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)?;
+        Ok::<(), std::io::Error>(())
+    });
+    match tried.join() {
+        Ok(Ok(())) => Ok(()),
+        Ok(Err(error)) => Err(format!("needs root with the right to make network namespaces: {error}")),
+        Err(_) => Err("needs root: the thread that tried a network namespace panicked".into()),
+    }
 }
 
 fn describe(place: &Place, made: &Made, places: Places, entries: &[Entry]) -> Value {
