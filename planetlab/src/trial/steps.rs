@@ -152,7 +152,8 @@ impl Steps<'_> {
         self.suffer_a_bad_node();
         self.testbed("restart --rolling", &["restart", "--rolling"]);
         self.testbed("logs", &["logs"]);
-        self.testbed("report", &["report"]);
+        let said = self.execute("report", &self.trial.testbed, &["report", "--dir", &path(&self.trial.dir)]);
+        self.tell("report", said);
         self.testbed("stop", &["stop"]);
     }
 
