@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -24,6 +24,8 @@ const GREETING_MAX: Duration = Duration::from_secs(5);
 const GREETING_BYTES_MAX: u32 = 4_096;
 /// How often the listener looks whether it shall end.
 const LOOK: Duration = Duration::from_millis(50);
+/// How long a crew waits for the one before it to be gone; less than it waits for its welcome.
+const HANDOVER_MAX: Duration = Duration::from_secs(2);
 /// Connections at a time, strangers included.
 const CONNECTIONS_MAX: usize = 16;
 /// No phase may begin later than this: such an order is a mistake.
@@ -127,6 +129,18 @@ impl Drop for Turn<'_> {
     }
 }
 
+/// Whether the right to make load is free, or becomes so at once: the run before may be over for its crew and not yet here.
+fn takes_turn(is_busy: &AtomicBool) -> bool {
+    let until = Instant::now() + HANDOVER_MAX;
+    while is_busy.swap(true, Ordering::Acquire) {
+        if until <= Instant::now() {
+            return false;
+        }
+        thread::sleep(LOOK);
+    }
+    true
+}
+
 /// Exchanges greetings; `None` if the crew was refused.
 fn greet<'a>(
     mut stream: &TcpStream,
@@ -154,7 +168,7 @@ fn greet<'a>(
     };
     let turn = match refusal {
         Some(_) => None,
-        None if is_busy.swap(true, Ordering::Acquire) => {
+        None if !takes_turn(is_busy) => {
             refusal = Some("this agent makes load for somebody else".to_owned());
             None
         }
