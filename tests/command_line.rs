@@ -1,7 +1,9 @@
 //! The binary's exit codes and messages: a bad start is status 2 and one line, a good one says so.
 
+mod ports;
+
 use std::io::{BufRead, BufReader, Read};
-use std::net::UdpSocket;
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, UdpSocket};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 
@@ -26,6 +28,11 @@ fn refusal(arguments: &[&str]) -> String {
     assert_eq!(errors.lines().count(), 1, "{arguments:?}: {errors}");
     assert!(output.stdout.is_empty(), "{arguments:?}");
     errors.trim_end().to_owned()
+}
+
+/// An address that nobody else is given.
+fn free_address() -> SocketAddr {
+    (Ipv4Addr::LOCALHOST, ports::free(1)).into()
 }
 
 fn path_text(path: &Path) -> &str {
@@ -97,15 +104,15 @@ fn key_and_list_must_be_usable() {
 
 #[test]
 fn a_taken_port_is_refused() {
-    let holder = UdpSocket::bind("127.0.0.1:0").expect("a socket");
-    let taken = holder.local_addr().expect("bound");
+    let taken = free_address();
+    let _holder = UdpSocket::bind(taken).expect("a socket");
     for lanes in ["steered", "shared"] {
         let line = refusal(&["serve", "--listen", &taken.to_string(), "--lanes", lanes]);
         // The development key's notice comes only with a start that works.
         assert_eq!(line, format!("violet: {taken} is taken"));
     }
-    let tcp_holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
-    let taken_by_tcp = tcp_holder.local_addr().expect("bound");
+    let taken_by_tcp = free_address();
+    let _tcp_holder = TcpListener::bind(taken_by_tcp).expect("a socket");
     let line = refusal(&["serve", "--listen", &taken_by_tcp.to_string()]);
     assert_eq!(line, format!("violet: {taken_by_tcp} is taken (TCP, for bulk transfers)"));
     let directory = tempfile::tempdir().expect("a directory");
@@ -127,9 +134,8 @@ fn a_cluster_refuses_what_its_nodes_would_refuse() {
 
 #[test]
 fn a_node_that_dies_at_once_is_shown_with_its_log() {
-    let holder = std::net::TcpListener::bind("127.0.0.1:0").expect("a socket");
-    let taken = holder.local_addr().expect("bound");
-    let free = UdpSocket::bind("127.0.0.1:0").expect("a socket").local_addr().expect("bound");
+    let (taken, free) = (free_address(), free_address());
+    let _holder = TcpListener::bind(taken).expect("a socket");
     let directory = tempfile::tempdir().expect("a directory");
     let (port, admin_port) = (free.port().to_string(), taken.port().to_string());
     let output = output(&[
@@ -196,7 +202,7 @@ fn a_node_that_its_list_does_not_name_says_so() {
     let holder = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let other = holder.local_addr().expect("bound");
     for (is_listed, members) in [(true, "2 members listed"), (false, "1 members listed")] {
-        let own = UdpSocket::bind("127.0.0.1:0").expect("a socket").local_addr().expect("bound");
+        let own = free_address();
         let text = if is_listed { format!("{other}\n{own}\n") } else { format!("{other}\n") };
         std::fs::write(&list, text).expect("a file");
         let mut command = violet(&["serve", "--listen", &own.to_string(), "--servers", path_text(&list)]);

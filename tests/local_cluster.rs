@@ -1,5 +1,7 @@
 //! `violet cluster`: real processes that find each other, run a command and leave nothing behind.
 
+mod ports;
+
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::net::UdpSocket;
@@ -11,26 +13,15 @@ use violet_client::{Key, Operation, Request, Status, Value};
 
 const NODES: u16 = 3;
 
-/// A first port with free ones behind it, from a range of its own for each test. Another process may take
-/// them meanwhile; then the test says so, by the name of the port.
-fn free_ports(range: u16) -> u16 {
-    let is_free = |port: u16| UdpSocket::bind(("127.0.0.1", port)).is_ok();
-    let start = 10_000 + range * 3_000 + (std::process::id() % 2_000) as u16;
-    (start..13_000 + range * 3_000)
-        .step_by(usize::from(NODES))
-        .find(|first| (*first..first + NODES).all(is_free))
-        .expect("three free ports in a row")
-}
-
-fn violet(range: u16, directory: &Path) -> Command {
+fn violet(directory: &Path) -> Command {
     let mut violet = Command::new(env!("CARGO_BIN_EXE_violet"));
-    violet.args(["cluster", "--nodes", &NODES.to_string(), "--port", &free_ports(range).to_string()]);
+    violet.args(["cluster", "--nodes", &NODES.to_string(), "--port", &ports::free(NODES).to_string()]);
     violet.arg("--dir").arg(directory);
     violet
 }
 
-fn cluster(range: u16, directory: &Path, command: &[&str]) -> (Option<i32>, String) {
-    let output = violet(range, directory).arg("--").args(command).output().expect("the binary runs");
+fn cluster(directory: &Path, command: &[&str]) -> (Option<i32>, String) {
+    let output = violet(directory).arg("--").args(command).output().expect("the binary runs");
     let text = [output.stdout, output.stderr].concat();
     (output.status.code(), String::from_utf8(text).expect("text"))
 }
@@ -43,7 +34,7 @@ fn processes(directory: &Path) -> Vec<Pid> {
 #[test]
 fn the_command_gets_the_list_its_status_is_returned_and_nothing_stays() {
     let directory = tempfile::tempdir().expect("a directory");
-    let (status, text) = cluster(0, directory.path(), &["sh", "-c", "cat \"$VIOLET_SERVERS\"; exit 7"]);
+    let (status, text) = cluster(directory.path(), &["sh", "-c", "cat \"$VIOLET_SERVERS\"; exit 7"]);
     assert_eq!(status, Some(7), "{text}");
     let list = std::fs::read_to_string(directory.path().join("servers.txt")).expect("the list");
     assert_eq!(list.lines().count(), usize::from(NODES));
@@ -58,7 +49,7 @@ fn when_a_node_and_the_command_are_killed_the_rest_is_stopped() {
     let directory = tempfile::tempdir().expect("a directory");
     let pids = directory.path().join("pids.txt");
     let kill = format!("kill -9 $(head -n 1 {}) && exec kill -9 $$", pids.display());
-    let (status, text) = cluster(1, directory.path(), &["sh", "-c", &kill]);
+    let (status, text) = cluster(directory.path(), &["sh", "-c", &kill]);
     assert_eq!(status, Some(128 + 9), "{text}");
     assert!(processes(directory.path()).iter().all(|process| test_kill_process(*process).is_err()));
 }
@@ -105,7 +96,7 @@ impl Drop for Standing {
 #[test]
 fn a_cluster_without_nodes_ends_by_itself() {
     let directory = tempfile::tempdir().expect("a directory");
-    let mut cluster = Standing::start(&mut violet(2, directory.path()));
+    let mut cluster = Standing::start(&mut violet(directory.path()));
     for process in processes(directory.path()) {
         kill_process(process, Signal::KILL).expect("it runs");
     }
@@ -118,13 +109,13 @@ fn a_cluster_without_nodes_ends_by_itself() {
 #[test]
 fn a_directory_is_for_one_cluster_at_a_time() {
     let directory = tempfile::tempdir().expect("a directory");
-    let first = Standing::start(&mut violet(4, directory.path()));
+    let first = Standing::start(&mut violet(directory.path()));
     let files = || {
         ["servers.txt", "cluster.key", "pids.txt"]
             .map(|name| std::fs::read(directory.path().join(name)).expect("the file"))
     };
     let before = files();
-    let (status, text) = cluster(5, directory.path(), &["true"]);
+    let (status, text) = cluster(directory.path(), &["true"]);
     assert_eq!(status, Some(2), "{text}");
     let dir = std::fs::canonicalize(directory.path()).expect("it is there");
     let expected = "is in use by a running cluster; stop that one or choose another --dir";
@@ -132,7 +123,7 @@ fn a_directory_is_for_one_cluster_at_a_time() {
     assert_eq!(files(), before);
     // However the first one ends.
     drop(first);
-    let (status, text) = cluster(5, directory.path(), &["true"]);
+    let (status, text) = cluster(directory.path(), &["true"]);
     assert_eq!(status, Some(0), "{text}");
 }
 
@@ -171,7 +162,7 @@ fn put_padded(server: &str, format: Format, bytes: usize) -> Status {
 fn a_padded_request_gets_the_same_answer_at_every_node() {
     let directory = tempfile::tempdir().expect("a directory");
     // With one copy, two nodes of three pass the request on.
-    let _cluster = Standing::start(violet(3, directory.path()).args(["--set", "replicas=1"]));
+    let _cluster = Standing::start(violet(directory.path()).args(["--set", "replicas=1"]));
     let list = std::fs::read_to_string(directory.path().join("servers.txt")).expect("the list");
     for format in [Format::Raw, Format::Protobuf] {
         for (bytes, expected) in [

@@ -1,41 +1,24 @@
 //! A cluster serves under every division of its sending sockets (`reply-sockets`,
 //! `replication-sockets`, `forwarding-sockets`), with steered lanes and with a shared one.
 
-use std::net::{SocketAddr, UdpSocket};
+mod ports;
+
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 use violet::config::Config;
 use violet::metrics::Metric;
 use violet::node::Birth;
-use violet::server::{Clock, Server, StartError};
+use violet::server::{Clock, Server};
 use violet_client::{Client, Format};
 
 const NODES: usize = 3;
-/// How often ports are drawn.
-const START_TRIES_MAX: usize = 20;
 /// Reached only when something is broken.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Addresses that were free a moment ago.
-fn free_addresses() -> Vec<SocketAddr> {
-    let sockets: Vec<UdpSocket> =
-        (0..NODES).map(|_| UdpSocket::bind("127.0.0.1:0").expect("a socket")).collect();
-    sockets.iter().map(|socket| socket.local_addr().expect("bound")).collect()
-}
-
-/// Starts a cluster. Somebody may take a port for TCP just then: other tests make connections.
 fn start(settings: &[(&str, &str)]) -> (Vec<SocketAddr>, Vec<Server>) {
-    for _ in 0..START_TRIES_MAX {
-        let addresses = free_addresses();
-        match try_to_start(&addresses, settings) {
-            Ok(servers) => return (addresses, servers),
-            Err(StartError::Bulk(..) | StartError::Sockets(_)) => {}
-            Err(error) => panic!("it starts: {error}"),
-        }
-    }
-    panic!("no free ports in {START_TRIES_MAX} tries");
-}
-
-fn try_to_start(addresses: &[SocketAddr], settings: &[(&str, &str)]) -> Result<Vec<Server>, StartError> {
+    let first = ports::free(NODES as u16);
+    let members: Vec<SocketAddr> =
+        (first..first + NODES as u16).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect();
     let flag = |name: &str| settings.iter().find(|(known, _)| *known == name).map(|(_, v)| (*v).to_owned());
     let config = Config::load(None, |_| None, flag).expect("all of these are allowed");
     let start_one = |(index, listen): (usize, &SocketAddr)| {
@@ -45,23 +28,14 @@ fn try_to_start(addresses: &[SocketAddr], settings: &[(&str, &str)]) -> Result<V
             pid: std::process::id(),
             seed: index as u64,
             cluster_key: [7; 32],
-            members: addresses.to_vec(),
+            members: members.clone(),
             large_pages: false,
             sites: std::collections::BTreeMap::new(),
         };
-        Server::start(&Config { listen: *listen, ..config.clone() }, clock, birth)
+        Server::start(&Config { listen: *listen, ..config.clone() }, clock, birth).expect("it starts")
     };
-    let mut servers = Vec::new();
-    for one in addresses.iter().enumerate() {
-        match start_one(one) {
-            Ok(server) => servers.push(server),
-            Err(error) => {
-                servers.into_iter().for_each(Server::stop);
-                return Err(error);
-            }
-        }
-    }
-    Ok(servers)
+    let servers = members.iter().enumerate().map(start_one).collect();
+    (members, servers)
 }
 
 fn is_settled(server: &Server) -> bool {

@@ -1,8 +1,10 @@
 //! A client that asks the right member first goes on while members die, come back and join: real processes, and
 //! nothing acknowledged is ever missing.
 
+mod ports;
+
 use std::io::{BufRead, BufReader};
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -13,12 +15,10 @@ const KEYS: u32 = 64;
 /// Limit of every wait; reached only when something is broken.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Five free ports and one more, in a range that no other test uses, and not those of a neighbour's run of this one.
+/// Five addresses and one more.
 fn free_addresses() -> Vec<SocketAddr> {
-    let start = 28_000 + (std::process::id() % 600) as u16 * (MEMBERS as u16 + 1);
-    let is_free = |port: &u16| UdpSocket::bind(("127.0.0.1", *port)).is_ok();
-    let ports = (start..32_000).filter(is_free).take(MEMBERS + 1);
-    ports.map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect()
+    let first = ports::free(MEMBERS as u16 + 1);
+    (first..=first + MEMBERS as u16).map(|port| SocketAddr::from(([127, 0, 0, 1], port))).collect()
 }
 
 /// A node; it ends with the test.

@@ -5,9 +5,12 @@
 //! OpenSSH server, and says so on stderr where it is skipped; the nodes need the `violet` program beside this package's
 //! own, where `cargo test --workspace` puts it.
 
+#[allow(dead_code, reason = "used by other tests, too")]
+#[path = "../../tests/ports/mod.rs"]
+mod ports;
+
 use serde_json::Value;
 use std::fs;
-use std::net::{TcpListener, UdpSocket};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -94,7 +97,7 @@ impl World {
 
     /// Starts an sshd on an address and returns its port.
     fn sshd(&mut self, address: &str) -> u16 {
-        let port = TcpListener::bind((address, 0)).unwrap().local_addr().unwrap().port();
+        let port = ports::free_at(address.parse().unwrap(), 1);
         let sshd = Command::new(SSHD)
             .args(["-D", "-e", "-f"])
             .arg(self.at("sshd_config"))
@@ -119,7 +122,7 @@ impl World {
         let addresses = [1, 2, 3, 4, 5, 6, 7].map(|n| format!("127.0.98.{n}"));
         let names = [&GOOD[..], &["dead", "wrong", "unknown", "full"]].concat();
         for (name, address) in names.iter().zip(&addresses) {
-            let dead = || TcpListener::bind((address.as_str(), 0)).unwrap().local_addr().unwrap().port();
+            let dead = || ports::free_at(address.parse().unwrap(), 1);
             let port = if *name == "dead" { dead() } else { self.sshd(address) };
             if *name != "unknown" {
                 known.push_str(&format!("[{address}]:{port} {host_key}"));
@@ -127,7 +130,7 @@ impl World {
             let key = self.at(if *name == "wrong" { "wrong_key" } else { "user_key" });
             let dir =
                 if *name == "full" { self.full_disk.join("violet") } else { self.at("hosts").join(name) };
-            let node_port = UdpSocket::bind((address.as_str(), 0)).unwrap().local_addr().unwrap().port();
+            let node_port = ports::free_at(address.parse().unwrap(), 1);
             hosts.push_str(&format!(
                 "[[host]]\nname = \"{name}\"\nhost = \"{address}\"\nssh_port = {port}\nidentity = \"{}\"\ndir = \"{}\"\n\
                  node_port = {node_port}\n",

@@ -7,6 +7,9 @@ mod flame;
 mod grid;
 mod load;
 mod plan;
+#[allow(dead_code, reason = "used by other tests, too")]
+#[path = "../../../tests/ports/mod.rs"]
+mod ports;
 mod process;
 mod reference;
 mod reports;

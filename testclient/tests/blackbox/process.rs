@@ -15,7 +15,7 @@ use violet_client::wire::{Accept, DATAGRAM_BYTES_MAX, decode_request, encode_req
 use violet_client::{Format, MessageId, Operation, Request, Response, Status};
 
 use crate::reference::{Defect, Reference};
-use crate::{said, testclient};
+use crate::{ports, said, testclient};
 
 /// What is wrong with the nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -140,7 +140,8 @@ fn serve_if_node() {
     let hub_address = std::env::var(HUB).unwrap();
     let index = std::env::var(INDEX).unwrap().parse().unwrap();
     let front_end = FrontEnd {
-        socket: UdpSocket::bind("127.0.0.1:0").unwrap(),
+        // None that the system gives to others, so that it can be seen to be free again.
+        socket: UdpSocket::bind(("127.0.0.1", ports::free(1))).unwrap(),
         store: connect(&store_address),
         hub: connect(&hub_address),
         index,
