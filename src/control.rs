@@ -6,6 +6,7 @@
 
 use crate::cluster::aside;
 use crate::cluster::fence::Pursuit;
+use crate::cluster::isolation;
 use crate::cluster::layout::{Layout, Layouts};
 use crate::cluster::membership::Membership;
 use crate::cluster::{ClusterView, FrameLane, Member, MemberState, Peer};
@@ -140,10 +141,14 @@ impl Control {
         let view = self.node.view();
         if let Some(from) = view.index_of(envelope.sender) {
             let peer = &view.member(from).peer;
-            let received_at = datagram.received_at;
+            let (received_at, heard_at) = (datagram.received_at, peer.heard_at());
             let accepted = peer.accept(FrameLane::Gossip, &envelope, received_at, now, self.stale_after);
             if let Err(metric) = accepted {
                 return outbox.count(metric);
+            }
+            if self.node.ends_cut(peer, envelope.standing) {
+                // What gossip has to say is of use all the same.
+                self.node.rejoin(now, heard_at, outbox);
             }
         }
         let mut sends = Vec::new();
@@ -166,6 +171,7 @@ impl Control {
         }
         self.ticked_at = now;
         self.note_apart(now);
+        self.note_isolation(now, outbox);
         self.catch_up(now, outbox);
         self.give_way(now, outbox);
         let verdict = self.repair(now, outbox);
@@ -207,6 +213,26 @@ impl Control {
                 member.peer.note_apart(now);
             }
         }
+    }
+
+    /// Keeps in touch with the others, and notes when most of them cannot be heard.
+    fn note_isolation(&self, now: Instant, outbox: &mut Outbox) {
+        let (view, fence) = (self.node.view(), self.node.fence());
+        #[cfg(test)]
+        if self.node.replica().planted().cut_offs_are_not_noticed {
+            return;
+        }
+        let review = isolation::review(&view, now, fence.gap_at(), self.node.suspect_after(now));
+        for to in review.ping {
+            self.node.link().send(now, &view, to, &Message::Ping, outbox);
+        }
+        let mut heard_at = now;
+        for member in review.lost {
+            let peer = &view.member(member).peer;
+            heard_at = heard_at.min(peer.heard_at());
+            peer.mark_lost();
+        }
+        fence.hold(review.hold, heard_at);
     }
 
     /// Tells members that they are late, and stands aside while others say so of this node.
@@ -267,6 +293,7 @@ impl Control {
             leaving: self.node.is_leaving(),
             settled: self.layouts.previous().is_empty(),
             aside: self.node.fence().is_aside(),
+            cut_off: self.node.fence().holds_for().is_some(),
         }
     }
 

@@ -127,6 +127,8 @@ metrics! {
         HintsKept "hints_kept" "hints" "Writes kept for an absent replica."
         HintsDelivered "hints_delivered" "hints" "Kept writes that their owner has acknowledged."
         HintsDropped "hints_dropped" "hints" "Kept writes given up: too old, or the table was full."
+        Rejoins "rejoins" "times" "Times this node heard the others again after it was cut off from most of them."
+        RequestsHeld "requests_held" "requests" "Requests that waited while this node, cut off, asked whether it still is."
         Fences "fences" "times" "Times this node fenced itself after a gap in time."
         FenceMillis "fence_millis" "ms" "Time spent fenced or catching up."
         ViewsPublished "views_published" "views" "Cluster views published by the controller."

@@ -6,7 +6,7 @@
 
 use crate::cluster::fence::Fence;
 use crate::cluster::link::Link;
-use crate::cluster::{ClusterView, FrameLane, MemberState};
+use crate::cluster::{ClusterView, FrameLane, MemberState, Peer};
 use crate::config::Config;
 use crate::coordinator::reply_cache::ReplyCache;
 use crate::coordinator::{Coordinator, NodeRequest, Parts, Settings, Turn};
@@ -14,7 +14,7 @@ use crate::ids::{Generation, HybridClock, MemberId, Site, Version};
 use crate::metrics::{Group, Metric, Metrics};
 use crate::outbox::{Datagram, Outbox};
 use crate::peer::message::answered::split_answered;
-use crate::peer::{MemberLists, Message, Write, frames};
+use crate::peer::{MemberLists, Message, Standing, Write, frames};
 use crate::replica::anti_entropy::{AntiEntropy, Scene};
 use crate::replica::hint::Hints;
 use crate::replica::{Replica, transfer};
@@ -201,6 +201,24 @@ impl Node {
         if !self.fence.check(now) {
             return;
         }
+        self.give_up_what_was_begun(now, outbox);
+    }
+
+    /// Whether a frame shows that this node is cut off no more: it comes from the other side, or from somebody who hears
+    /// both.
+    pub(crate) fn ends_cut(&self, peer: &Peer, standing: Standing) -> bool {
+        let hears_both = !standing.cut_off && self.fence.holds_for().is_some();
+        peer.take_lost() || (hears_both && self.fence.is_active())
+    }
+
+    /// This node was cut off, and is not any more. The member that shows it was heard before at `heard_at`.
+    pub(crate) fn rejoin(&self, now: Instant, heard_at: Instant, outbox: &mut Outbox) {
+        self.fence.rejoin(now, heard_at);
+        outbox.count(Metric::Rejoins);
+        self.give_up_what_was_begun(now, outbox);
+    }
+
+    fn give_up_what_was_begun(&self, now: Instant, outbox: &mut Outbox) {
         outbox.count(Metric::Fences);
         let view = self.view.load();
         for member in view.members() {
@@ -239,10 +257,15 @@ impl Node {
             return turn.outbox.count(Metric::PeerUnknown);
         };
         let peer = &turn.view.member(from).peer;
+        let heard_at = peer.heard_at();
         let accepted =
             peer.accept(FrameLane::Peer, &envelope, datagram.received_at, turn.now, self.stale_after);
         if let Err(metric) = accepted {
             return turn.outbox.count(metric);
+        }
+        if self.ends_cut(peer, envelope.standing) {
+            self.rejoin(turn.now, heard_at, turn.outbox);
+            return turn.outbox.count(Metric::PeerFenced);
         }
         let Some((answered, body)) = split_answered(body) else {
             return turn.outbox.count(Metric::PeerMalformed);

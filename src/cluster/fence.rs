@@ -38,8 +38,14 @@ pub struct Fence {
     joined: AtomicBool,
     /// It gives way to others ([`super::aside`]).
     aside: AtomicBool,
+    /// How long a request is held while this node is cut off ([`super::isolation`]), in nanoseconds; 0 = it is not.
+    hold: AtomicU64,
     /// Whether anyone remembers requests that this node may have missed, or has not said.
     missed: AtomicBool,
+    /// Until when it could hear the others, if it is cut off.
+    cut_since: AtomicU64,
+    /// When the last gap was found; a cut is none.
+    gap_at: AtomicU64,
     /// One bit for each partition that is filling.
     filling: Vec<AtomicU64>,
     /// One bit for each partition that this node owns and got from nobody: all its owners were given up
@@ -77,7 +83,10 @@ impl Fence {
             active: AtomicBool::new(true),
             joined: AtomicBool::new(false),
             aside: AtomicBool::new(false),
+            hold: AtomicU64::new(0),
             missed: AtomicBool::new(true),
+            cut_since: AtomicU64::new(0),
+            gap_at: AtomicU64::new(now.as_nanos()),
             filling: (0..PARTITION_WORDS).map(|_| AtomicU64::new(u64::MAX)).collect(),
             orphans: (0..PARTITION_WORDS).map(|_| AtomicU64::new(0)).collect(),
             catch_up: Mutex::default(),
@@ -125,6 +134,41 @@ impl Fence {
     pub fn come_back(&self, now: Instant) {
         self.raise(now);
         self.aside.store(false, Ordering::Release);
+    }
+
+    /// This node is cut off from most others, so that requests are to be held for this long; zero when it is not. It was
+    /// not cut off at `since`.
+    pub fn hold(&self, time: Duration, since: Instant) {
+        let was_cut_off = self.hold.swap(time.as_nanos() as u64, Ordering::Relaxed) != 0;
+        if !was_cut_off {
+            self.cut_since.store(since.as_nanos(), Ordering::Relaxed);
+        }
+    }
+
+    /// For how long a client's request is held before it is served.
+    #[must_use]
+    pub fn holds_for(&self) -> Option<Duration> {
+        match self.hold.load(Ordering::Relaxed) {
+            0 => None,
+            nanos => Some(Duration::from_nanos(nanos)),
+        }
+    }
+
+    /// The others are heard again, the last time was then. What they did meanwhile is fetched as after a gap.
+    pub fn rejoin(&self, now: Instant, heard_at: Instant) {
+        let was_cut_off = self.holds_for().is_some();
+        let cut_since = Instant::from_nanos(self.cut_since.load(Ordering::Relaxed));
+        let since = if was_cut_off { heard_at.min(cut_since) } else { heard_at };
+        if self.is_active() && !self.is_aside() {
+            self.away_since.store(since.as_nanos(), Ordering::Relaxed);
+        }
+        self.raise(now);
+    }
+
+    /// When this node was last found to have been away itself: it cannot have heard anybody before that.
+    #[must_use]
+    pub fn gap_at(&self) -> Instant {
+        Instant::from_nanos(self.gap_at.load(Ordering::Relaxed))
     }
 
     /// Whether a partition has not been compared with its other owners yet.
@@ -193,6 +237,7 @@ impl Fence {
             if self.is_active() && !self.is_aside() {
                 self.away_since.store(beat, Ordering::Relaxed);
             }
+            self.gap_at.store(now.as_nanos(), Ordering::Relaxed);
             self.raise(now);
         }
         moved.is_ok()

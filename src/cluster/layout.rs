@@ -311,14 +311,15 @@ mod tests {
         let (a, b) = (layout(&[1, 2]), layout(&[2, 1]));
         assert_eq!(a.hash(), b.hash());
         assert_ne!(a.hash(), Layout::new(a.ids().iter().copied().collect(), 2, 6).hash());
-        for bits in 0..8 {
+        for bits in 0..=Standing::FLAGS {
             let flag = |bit: u32| bits >> bit & 1 == 1;
             let standing = Standing {
                 layout: a.hash(),
                 full: flag(0),
                 leaving: flag(1),
                 settled: flag(2),
-                aside: flag(0),
+                aside: flag(3),
+                cut_off: flag(4),
             };
             assert_eq!(Standing::unpack(standing.pack()), standing);
         }

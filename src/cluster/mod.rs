@@ -7,6 +7,7 @@
 mod addresses;
 pub mod aside;
 pub mod fence;
+pub mod isolation;
 pub mod layout;
 pub mod link;
 pub mod membership;

@@ -10,7 +10,7 @@ use crate::peer::{Answered, Envelope, Standing};
 use crate::time::{Duration, Instant, LeastDuration, TailDuration, UsualDuration};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 const WINDOW_WORDS: usize = 32;
 const WINDOW_BITS: u64 = WINDOW_WORDS as u64 * 64;
@@ -37,6 +37,8 @@ pub struct Peer {
     /// When this node last had to do without it, and since when; 0 = never since it started.
     apart_at: AtomicU64,
     apart_since: AtomicU64,
+    /// This node was cut off from it, as from most others, and has not heard it since ([`super::isolation`]).
+    lost: AtomicBool,
     reads_in_flight: AtomicI64,
     writes_in_flight: AtomicI64,
     refused_space_at: AtomicU64,
@@ -166,6 +168,8 @@ impl Peer {
         if inbound.generation < envelope.generation {
             *inbound = Inbound { generation: envelope.generation, ..Inbound::default() };
             self.apart_at.store(0, Ordering::Relaxed);
+            // A new process has nothing to tell of the time when the other one was out of reach.
+            self.lost.store(false, Ordering::Relaxed);
         }
         if inbound.lag(envelope.sent_at, received_at, now) > stale_after {
             return Err(Metric::PeerStale);
@@ -212,6 +216,22 @@ impl Peer {
             0 => false,
             at => now.since(Instant::from_nanos(at)) < window,
         }
+    }
+
+    /// This node is cut off from it.
+    pub fn mark_lost(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether this node was cut off from it and has not taken note of the end of that.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// It was heard again, if it was lost; says so once.
+    pub fn take_lost(&self) -> bool {
+        self.is_lost() && self.lost.swap(false, Ordering::AcqRel)
     }
 
     /// What it last said of itself.

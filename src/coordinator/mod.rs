@@ -32,7 +32,7 @@ use crate::peer::{ClientAddress, Message};
 use crate::replica::Replica;
 use crate::time::{Duration, Instant, UsualDuration};
 use clients::Clients;
-use pending::Pending;
+use pending::{Next, Pending};
 use put::Change;
 use read_op::ReadOp;
 use recall::RecallOp;
@@ -53,6 +53,8 @@ type Few<T> = SmallVec<[T; 4]>;
 const HOPS_MAX: u8 = crate::cluster::REPLICAS_MAX as u8 + 1;
 /// The word that a read was answered is held back for this long at most, and for a third of `hedge-after-ms`.
 const ANSWER_HOLD_MAX: Duration = Duration::from_millis(10);
+/// Most requests that are held while this node looks whether it is cut off; of 10 KB each they take 10 MB.
+const HELD_MAX: usize = 1_024;
 /// One member may have one in so many of the operations in progress waiting for it.
 const PEER_SHARE: usize = 8;
 
@@ -170,6 +172,14 @@ struct Arrival<'a> {
     hops: u8,
 }
 
+/// A client's request that waits until this node, cut off, knows whether it still is.
+#[derive(Debug)]
+struct Held {
+    client: Client,
+    received_at: Instant,
+    datagram: Box<[u8]>,
+}
+
 /// Drives requests; shared by all workers.
 #[derive(Debug)]
 pub struct Coordinator {
@@ -186,6 +196,7 @@ pub struct Coordinator {
     recalls: Pending<RecallOp>,
     reads: Pending<ReadOp>,
     gathers: Pending<Gather>,
+    held: Pending<Held>,
     /// Time until a replica acknowledges a write.
     usual_ack: UsualDuration,
     /// When a read last went out to replicas, in nanoseconds.
@@ -238,6 +249,7 @@ impl Coordinator {
             recalls: Pending::new(parts.pending_max, parts.seed),
             reads: Pending::new(parts.pending_max, parts.seed),
             gathers: Pending::new(siblings::GATHERS_MAX.min(parts.pending_max), parts.seed),
+            held: Pending::new(HELD_MAX.min(parts.pending_max), parts.seed),
             usual_ack: UsualDuration::default(),
             last_read_at: AtomicU64::new(0),
             tell_at: AtomicU64::new(u64::MAX),
@@ -295,8 +307,37 @@ impl Coordinator {
             turn.outbox.count(Metric::DroppedFenced);
             return None;
         }
+        if let Some(time) = self.fence.holds_for().filter(|_| request.operation.key().is_some()) {
+            self.hold(turn, &arrival, datagram.received_at, time);
+            return None;
+        }
         self.dispatch(turn, &arrival, &request);
         None
+    }
+
+    /// Keeps a request back for this long: this node is cut off, and looks whether it still is.
+    fn hold(&self, turn: &mut Turn<'_>, arrival: &Arrival<'_>, received_at: Instant, time: Duration) {
+        if self.held.is_full() {
+            return self.shed(turn, &arrival.client, Metric::ShedPending);
+        }
+        turn.outbox.count(Metric::RequestsHeld);
+        let held = Held { client: arrival.client, received_at, datagram: arrival.datagram.into() };
+        self.held.insert(self.held.token(), turn.now + time, held);
+    }
+
+    /// Nobody was heard again while this request was held.
+    fn serve_held(&self, turn: &mut Turn<'_>, token: Token) {
+        let Some(((), Some(held))) = self.held.update(token, |_| (Next::Remove, ())) else { return };
+        let request = wire::decode_request(&held.datagram, self.settings.accept);
+        let request = request.expect("it was decoded before it was held");
+        let arrival = Arrival {
+            client: held.client,
+            request: RequestKey::of(&held.datagram),
+            datagram: &held.datagram,
+            waited: turn.now.since(held.received_at),
+            hops: 0,
+        };
+        self.dispatch(turn, &arrival, &request);
     }
 
     /// A request that another member's front end passed on.
@@ -463,6 +504,10 @@ impl Coordinator {
             let Some(token) = self.gathers.due(turn.now) else { break };
             self.on_gather_timeout(turn, token);
         }
+        for _ in 0..DUE_MAX {
+            let Some(token) = self.held.due(turn.now) else { break };
+            self.serve_held(turn, token);
+        }
     }
 
     /// This node was away: reads and questions that were open then are given up. Writes go on; their
@@ -473,6 +518,9 @@ impl Coordinator {
             turn.outbox.count(Metric::DroppedFenced);
         }
         for _ in self.gathers.drain() {
+            turn.outbox.count(Metric::DroppedFenced);
+        }
+        for _ in self.held.drain() {
             turn.outbox.count(Metric::DroppedFenced);
         }
         for op in self.recalls.drain() {
@@ -488,7 +536,7 @@ impl Coordinator {
     /// The earliest deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Instant {
-        let reads = self.reads.earliest().min(self.gathers.earliest());
+        let reads = self.reads.earliest().min(self.gathers.earliest()).min(self.held.earliest());
         let tell_at = Instant::from_nanos(self.tell_at.load(Ordering::Relaxed));
         self.writes.earliest().min(reads).min(self.recalls.earliest()).min(tell_at)
     }
@@ -496,13 +544,13 @@ impl Coordinator {
     /// Operations in progress: writes, reads.
     #[must_use]
     pub fn in_progress(&self) -> (usize, usize) {
-        (self.writes.len(), self.reads.len() + self.gathers.len())
+        (self.writes.len(), self.reads.len() + self.gathers.len() + self.held.len())
     }
 
     /// Requests that entered and wait for other members: the ledger's remainder, counted by itself.
     #[must_use]
     pub fn unanswered(&self) -> usize {
-        let reads = self.reads.len() + self.gathers.len();
+        let reads = self.reads.len() + self.gathers.len() + self.held.len();
         self.writes.count(WriteOp::is_unanswered) + reads + self.recalls.len()
     }
 

@@ -82,16 +82,18 @@ pub struct Standing {
     pub settled: bool,
     /// It gives way to others because it is late ([`crate::cluster::aside`]).
     pub aside: bool,
+    /// It cannot hear most of the others ([`crate::cluster::isolation`]).
+    pub cut_off: bool,
 }
 
 impl Standing {
     /// The bits that are not the layout's.
-    pub const FLAGS: u64 = 15;
+    pub const FLAGS: u64 = 31;
 
     /// As one number.
     #[must_use]
     pub fn pack(self) -> u64 {
-        let flags = [self.full, self.leaving, self.settled, self.aside];
+        let flags = [self.full, self.leaving, self.settled, self.aside, self.cut_off];
         (0..).zip(flags).fold(self.layout, |number, (bit, flag)| number | u64::from(flag) << bit)
     }
 
@@ -105,6 +107,7 @@ impl Standing {
             leaving: flag(1),
             settled: flag(2),
             aside: flag(3),
+            cut_off: flag(4),
         }
     }
 }
@@ -222,7 +225,8 @@ mod tests {
     #[test]
     fn a_frame_opens_only_unchanged_and_under_its_own_key() {
         let (key, to) = (FrameKey::peer(&[1; 32]), MemberId(9));
-        let standing = Standing { layout: 16, full: true, leaving: false, settled: true, aside: true };
+        let standing =
+            Standing { layout: 32, full: true, settled: true, cut_off: true, ..Standing::default() };
         let sent_at = Instant::from_nanos(4);
         let envelope = Envelope { sender: MemberId(1), generation: 2, sequence: 3, sent_at, standing };
         let mut frame = Vec::new();

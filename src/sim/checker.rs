@@ -7,7 +7,7 @@
 //! What the nodes themselves hold in the end is judged by [`super::census`].
 
 use super::client::key_of;
-use super::history::{Action, History, Op, OpId, Seen};
+use super::history::{Action, Cut, History, Op, OpId, Seen};
 use super::host::Host;
 use super::linear::{self, Effect, Span, Verdict};
 use super::network::Place;
@@ -44,6 +44,9 @@ pub struct Claims {
     /// A node that was away for longer than this (so that it fences itself) serves nothing older than
     /// what was acknowledged before it came back.
     pub resume: Option<Duration>,
+    /// Once a cut is over that lasted longer than this, no read misses what the larger side acknowledged
+    /// meanwhile.
+    pub rejoined: Option<Duration>,
     /// At the moment of its acknowledgement a write is on all replicas.
     pub replicated: bool,
 }
@@ -357,9 +360,27 @@ impl Judge<'_> {
             && self.claims.kept.is_some_and(|within| within <= age)
         {
             self.violate("no read misses what is not lost", key, &[first, read], &what);
+        } else if is_older && self.is_stale_after_cut(read, first) {
+            self.violate("who was cut off serves nothing from before", key, &[first, read], &what);
         } else if self.is_stale_after_resume(read, acknowledged) {
             self.violate("who comes back serves nothing stale", key, &[first, read], &what);
         }
+    }
+
+    /// Whether the read began after a cut, and misses what was acknowledged on the larger side during it.
+    fn is_stale_after_cut(&self, read: OpId, newer: OpId) -> bool {
+        let Some(noticed_after) = self.claims.rejoined else { return false };
+        let (asked, begun) = (self.op(read).invoked, self.op(newer).invoked);
+        let Some(by) = self.op(newer).answered_by else { return false };
+        let cuts = &self.history.cuts;
+        let is_cut = |at: Instant| cuts.iter().any(|cut| cut.since <= at && at < cut.until);
+        let returned = self.op(read).returned.unwrap_or(Instant::FAR);
+        let covers = |cut: &Cut| {
+            let is_long = noticed_after < cut.until.since(cut.since);
+            let was_written = cut.since <= begun && begun < cut.until && !cut.few.contains(&by);
+            is_long && was_written && cut.until <= asked && !is_cut(asked) && !is_cut(returned)
+        };
+        cuts.iter().any(covers)
     }
 
     /// Whether the answer came from a node that had been paused meanwhile, and all others were there to

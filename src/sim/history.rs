@@ -124,6 +124,17 @@ impl Op {
     }
 }
 
+/// Some nodes were cut off from all others.
+#[derive(Clone, Debug)]
+pub struct Cut {
+    /// The nodes on the smaller side: half of all at most.
+    pub few: Vec<usize>,
+    /// The beginning.
+    pub since: Instant,
+    /// The end; far away while it lasts.
+    pub until: Instant,
+}
+
 /// Everything that clients asked.
 #[derive(Clone, Debug, Default)]
 pub struct History {
@@ -135,6 +146,8 @@ pub struct History {
     pub contradictions: Vec<String>,
     /// Nodes that were paused: which, since when, until when.
     pub absences: Vec<(usize, Instant, Instant)>,
+    /// Cuts between two groups of nodes, in both directions.
+    pub cuts: Vec<Cut>,
     /// Nodes that lose their core now and then: which, and from when on.
     pub starved: Vec<(usize, Instant)>,
     /// Acknowledged writes that were lost when a node left as planned.
@@ -154,6 +167,16 @@ impl History {
             self.keys.push(key);
             self.keys.len() - 1
         })
+    }
+
+    /// A cut begins, when there is none.
+    pub fn begin_cut(&mut self, few: Vec<usize>, now: Instant) {
+        self.cuts.push(Cut { few, since: now, until: Instant::FAR });
+    }
+
+    /// All cuts end.
+    pub fn end_cuts(&mut self, now: Instant) {
+        self.cuts.iter_mut().for_each(|cut| cut.until = cut.until.min(now));
     }
 
     /// A request is made.

@@ -67,6 +67,8 @@ pub struct Bugs {
     pub round_trips_do_not_count: bool,
     /// Replicas are placed as if there were no sites.
     pub sites_are_ignored: bool,
+    /// A node that is cut off from most others does not notice it.
+    pub cut_offs_are_not_noticed: bool,
     /// Marks of removals go by their age alone.
     pub tombstones_without_agreement: bool,
 }

@@ -529,6 +529,10 @@ fn config_of(mood: Mood, dice: &mut Dice) -> Config {
     config
 }
 
+/// A cut that lasts longer is noticed by those who are cut off: three times `suspect-after-ms`, the longest round trip, and
+/// what it takes to look.
+const CUT_NOTICED_AFTER: Duration = Duration::from_millis(1_800);
+
 /// What a run has to keep. Not promised: that both sides of a split see each other's writes.
 fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
     let all_live = config.write_rule == WriteRule::AllLive;
@@ -552,6 +556,7 @@ fn claims_of(mood: Mood, config: &Config, tally: &Tally) -> Claims {
         durable: calm || brief || matches!(mood, Mood::Churn | Mood::Rolling),
         wiped: mood == Mood::Skewed,
         resume: (mood == Mood::Pauses && all_live).then(|| Duration::from_millis(config.fence_after_ms)),
+        rejoined: (matches!(mood, Mood::Split | Mood::Timeline) && all_live).then_some(CUT_NOTICED_AFTER),
         replicated: mood == Mood::Calm && all_live,
     }
 }

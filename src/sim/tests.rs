@@ -138,6 +138,8 @@ fn bugs_that_show_rarely_are_found_by_their_scenarios() {
     check_changes(Bugs { no_bound_per_peer: true, ..none }, include_str!("scenarios/stuck_peer.txt"));
     check_changes(Bugs { hedges_without_budget: true, ..none }, include_str!("scenarios/hedge_budget.txt"));
     check_changes(Bugs { round_trips_do_not_count: true, ..none }, include_str!("scenarios/wan_writes.txt"));
+    let bug = Bugs { cut_offs_are_not_noticed: true, ..none };
+    check_changes(bug, include_str!("scenarios/cut_off_and_back.txt"));
     check_changes(Bugs { sites_are_ignored: true, ..none }, include_str!("scenarios/site_dies.txt"));
     check_changes(Bugs { hint_keeps_older: true, ..none }, include_str!("scenarios/cut_off_hints.txt"));
     check_changes(Bugs { absence_is_not_awaited: true, ..none }, include_str!("scenarios/removed_twice.txt"));
@@ -157,4 +159,5 @@ fn bugs_of_repair_are_found() {
     check_is_found(Bugs { unseen_tombstones: true, ..none }, Mood::Churn, 10);
     check_is_found(Bugs { no_dual_write: true, ..none }, Mood::Rolling, 20);
     check_is_found(Bugs { reused_writer: true, ..none }, Mood::Everything, 40);
+    check_is_found(Bugs { cut_offs_are_not_noticed: true, ..none }, Mood::Split, 20);
 }

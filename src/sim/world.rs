@@ -234,12 +234,17 @@ impl World {
         self.write_down(format!("{command} {}{between}{}", names(some), names(others)));
         let places = |nodes: &[usize]| nodes.iter().map(|node| Place::Node(*node)).collect::<Vec<_>>();
         self.network.cut(&places(some), &places(others), both_ways);
+        if both_ways && some.len() + others.len() == self.hosts.len() {
+            let few = if some.len() < others.len() { some } else { others };
+            self.history.begin_cut(few.to_vec(), self.now);
+        }
     }
 
     /// Joins what was cut.
     pub fn heal(&mut self) {
         self.write_down("heal".into());
         self.network.links.heal();
+        self.history.end_cuts(self.now);
     }
 
     /// Does what a timeline says: to processes what concerns nodes, all else to the links.
@@ -265,6 +270,17 @@ impl World {
             | Control::Limit(..)
             | Control::ScaleRtt(_)
             | Control::Reset => control.apply(&mut self.network.links)?,
+        }
+        match control {
+            Control::Isolate(ends) => {
+                let is_cut_off = |node: &usize| ends.contains(Endpoint(*node as u32 + 1));
+                let few: Vec<usize> = (0..self.hosts.len()).filter(is_cut_off).collect();
+                if few.len() * 2 <= self.hosts.len() {
+                    self.history.begin_cut(few, self.now);
+                }
+            }
+            Control::Heal | Control::Reset => self.history.end_cuts(self.now),
+            _ => {}
         }
         self.note("control", xxh3_64(control.to_string().as_bytes()), 0);
         Ok(())
