@@ -114,6 +114,7 @@ metrics! {
         WritesApplied "writes_applied" "writes" "Replicated writes applied here for other coordinators."
         WritesUndone "writes_undone" "writes" "Writes taken back because a replica had no space."
         ReadsHedged "reads_hedged" "requests" "Reads sent to a second replica because the first was late."
+        Retransmissions "retransmissions" "frames" "Reads, writes, undos and questions about repeats that were sent again to a member, because its answer was missing or said nothing; background repair is not in it."
         HedgesRefused "hedges_refused" "requests" "Late reads that were not sent to a second replica because of the budget."
         ReadsServed "reads_served" "requests" "Reads served here for other front ends."
         HintsInherited "hints_inherited" "hints" "Hints whose owner is not coming back; the copy is handed to its heirs."

@@ -474,10 +474,15 @@ impl Coordinator {
             let candidates = op.asked.iter().filter(|asked| asked.member != me && !is_full(asked.member));
             let way = |member: MemberId| rough_way(turn.round_trip(member));
             let ranked = |asked: &Asked| Some((rank(asked)?, way(asked.member), asked.member));
-            let best = candidates.filter_map(ranked).min();
-            (Next::Keep, (late, best.map(|(.., member)| member)))
+            let best = candidates.filter_map(ranked).min().map(|(.., member)| member);
+            // A holder that has answered is asked something else now, and one that was not asked is new.
+            let is_repeat = |asked: &Asked| {
+                use AskedState::{Late, Unknown, Waiting};
+                Some(asked.member) == best && matches!(asked.state, Waiting(_) | Late | Unknown)
+            };
+            (Next::Keep, (late, best, op.asked.iter().any(is_repeat)))
         });
-        let Some(((late, best), _)) = chosen else { return };
+        let Some(((late, best, is_repeat), _)) = chosen else { return };
         if let Some((member, asked_at)) = late {
             self.note_late(turn, member, asked_at);
             if let Some(index) = turn.view.index_of(member) {
@@ -486,6 +491,7 @@ impl Coordinator {
         }
         if let Some(member) = best {
             turn.outbox.count(Metric::ReadsHedged);
+            turn.outbox.count_many(Metric::Retransmissions, u64::from(is_repeat));
             self.ask_more(turn, token, &[member]);
         }
     }

@@ -8,6 +8,7 @@ use super::pending::Next;
 use super::replicate::{After, Phase, TARGETS_MAX, Target, TargetState, UNDO_TRIES_MAX, WriteOp};
 use super::{Coordinator, Turn};
 use crate::ids::{MemberId, Token};
+use crate::metrics::Metric;
 use crate::peer::Write;
 
 impl Coordinator {
@@ -30,6 +31,8 @@ impl Coordinator {
         }
         let Some((op, _)) = self.writes.update(token, |op| (Next::Keep, op.clone())) else { return };
         if undoing {
+            let asked = op.targets.iter().filter(|target| target.state == TargetState::Waiting).count();
+            turn.outbox.count_many(Metric::Retransmissions, asked as u64);
             return self.send_undos(turn, token, &op);
         }
         if op.only_if_present {
@@ -52,6 +55,7 @@ impl Coordinator {
                     self.replace(turn, token, &target, write);
                 }
                 Some(write) if self.may_answer_reads(turn, &target) => {
+                    turn.outbox.count(Metric::Retransmissions);
                     self.send_write(turn, token, &op, &target, write);
                 }
                 Some(_) | None => self.let_go(turn, token, &target),

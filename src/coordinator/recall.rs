@@ -109,6 +109,7 @@ impl Coordinator {
         });
         match changed {
             Some((Some((late, request)), None)) => {
+                turn.outbox.count_many(Metric::Retransmissions, late.len() as u64);
                 for to in late {
                     self.link.send(now, view, to, &Message::Recall { token, request }, turn.outbox);
                 }

@@ -252,7 +252,12 @@ impl Coordinator {
         match changed {
             Some(((Some(end), _), Some(gather))) => self.end_gather(turn, &gather, end),
             // Whoever could not tell is asked again as well; its new state is set by its answer.
-            Some(((_, Some(mut gather)), None)) => self.ask_for_records(turn, token, &mut gather),
+            Some(((_, Some(mut gather)), None)) => {
+                let me = turn.view.member(turn.view.me()).id;
+                let again = gather.silent().filter(|member| *member != me).count();
+                turn.outbox.count_many(Metric::Retransmissions, again as u64);
+                self.ask_for_records(turn, token, &mut gather);
+            }
             _ => {}
         }
     }
