@@ -14,8 +14,8 @@ use violet_client::wire::MESSAGE_BYTES_MAX;
 use violet_client::{Format, Key, RetryPolicy, Status};
 
 use crate::load::phase::{Ran, run_threads};
-use crate::load::{Ask, Call, Conduct, End, Pace, Snapshot, Verdict, Workload};
-use crate::report::{Progress, Table, milliseconds};
+use crate::load::{Ask, Call, Conduct, End, Observer, Pace, Verdict, Workload};
+use crate::report::{Table, milliseconds};
 use crate::result::{Loop, Phase};
 use crate::routes::Routes;
 use crate::tally::TallyRecord;
@@ -347,7 +347,7 @@ impl Workload for PutGetLoop<'_> {
 ///
 /// # Errors
 /// Sockets that cannot be opened; for a Z cell, servers that tell no table.
-pub fn run_cell(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<CellResult, String> {
+pub fn run_cell(plan: &GridPlan, cell: Cell, observer: Observer<'_>) -> Result<CellResult, String> {
     let threads = plan.threads.min(cell.clients);
     let routes = match cell.asked {
         Asked::Holder => Some(Routes::learn(&plan.servers, plan.format)?),
@@ -359,11 +359,8 @@ pub fn run_cell(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<
         (0..threads).map(|thread| PutGetLoop::new(plan, cell, thread, clients(thread), routes)).collect();
     let conducts: Vec<Conduct> =
         (0..threads).map(|thread| conduct(plan, cell, clients(thread), thread)).collect();
-    let name = cell.name();
-    let ran = run_threads(&name, &conducts, &mut loops, &mut |snapshot: &Snapshot<'_>| {
-        progress.show(&format!("{name}: {} answers", snapshot.answered));
-    });
-    let ran = ran.map_err(|error| format!("cannot run {name}: {error}"))?;
+    let ran = run_threads(&conducts, &mut loops, observer);
+    let ran = ran.map_err(|error| format!("cannot run {}: {error}", cell.name()))?;
     let mut faults = ValueFaults::default();
     loops.into_iter().for_each(|one| faults.add(one.faults));
     Ok(CellResult { cell, ran, faults, format: plan.format })

@@ -1,6 +1,7 @@
 //! The `grid` command: runs cells one after the other, or looks for the point of saturation, and reports.
 
 use std::net::SocketAddr;
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use serde::Serialize;
@@ -154,7 +155,11 @@ fn run_wiped(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<Cel
     for (server, what) in batch::wipe_out(&plan.servers, &everyone, plan.format)? {
         progress.line(&format!("{}: {} {what} when told to wipe out", cell.name(), plan.servers[server]));
     }
-    let result = grid::run_cell(plan, cell, progress)?;
+    let name = cell.name();
+    let result = grid::run_cell(plan, cell, &mut |glimpse| {
+        progress.show(&format!("{name}: {} answers", glimpse.answered));
+        ControlFlow::Continue(())
+    })?;
     let share =
         result.ran.processor_share.map_or(String::new(), |share| format!(", own CPU {:.0} %", share * 100.0));
     progress.line(&format!(

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -16,9 +17,9 @@ use violet_client::{Format, Status};
 use crate::alive;
 use crate::host::{self, Ticks};
 use crate::interrupt::Stop;
-use crate::load::phase::{Snapshot, format_name, run_phase_counted};
+use crate::load::phase::{format_name, run_phase_counted};
 use crate::load::search::{self, SearchPlan};
-use crate::load::{PhasePlan, Work};
+use crate::load::{Glimpse, PhasePlan, Work};
 use crate::report::{Preamble, Progress, milliseconds, write_json};
 use crate::result::{Arrivals, Check, LAYOUT, Latency, Loop, Operation, Phase, RunResult};
 use crate::settings::CommonArguments;
@@ -301,8 +302,9 @@ impl Run {
 
     fn phase(&mut self, plan: &PhasePlan) -> Result<(), String> {
         let (progress, interrupted) = (&mut self.progress, &self.interrupted);
-        let (phase, tally) =
-            run_phase_counted(plan, &mut self.keys, &mut |snapshot| show(progress, interrupted, snapshot))?;
+        let (phase, tally) = run_phase_counted(plan, &mut self.keys, &mut |glimpse| {
+            show(progress, interrupted, &plan.name, glimpse)
+        })?;
         let faults = self.keys.take_faults();
         self.tell(&phase, plan.work);
         for line in findings(&tally, &faults) {
@@ -320,8 +322,9 @@ impl Run {
 
     fn search(&mut self, plan: &SearchPlan) -> Result<(), String> {
         let (progress, interrupted) = (&mut self.progress, &self.interrupted);
-        let found =
-            search::search(plan, &mut self.keys, &mut |snapshot| show(progress, interrupted, snapshot))?;
+        let found = search::search(plan, &mut self.keys, &mut |glimpse| {
+            show(progress, interrupted, &plan.step.name, glimpse)
+        })?;
         found.phases.iter().for_each(|phase| self.tell(phase, Work::Mix));
         let faults = self.keys.take_faults();
         faults.sentences().iter().for_each(|line| self.progress.line(&format!("  {line}")));
@@ -380,24 +383,25 @@ impl Run {
     }
 }
 
-fn show(progress: &mut Progress, interrupted: &Stop, snapshot: &Snapshot<'_>) {
-    let left = snapshot.left_seconds.map_or(String::new(), |left| format!(", {left:.0} s left"));
+fn show(progress: &mut Progress, interrupted: &Stop, name: &str, glimpse: &Glimpse) -> ControlFlow<()> {
+    let left = glimpse.left_seconds.map_or(String::new(), |left| format!(", {left:.0} s left"));
     progress.show(&format!(
         "{} {:.0} s: {:.0} answers/s, {} of {} good, {} wrong, {} timed out, {} under way, p50 {} p99 {} ms{left}",
-        snapshot.name,
-        snapshot.at_seconds,
-        snapshot.answered_per_second,
-        snapshot.good,
-        snapshot.offered,
-        snapshot.wrong,
-        snapshot.timed_out,
-        snapshot.in_flight,
-        milliseconds(snapshot.p50_ms),
-        milliseconds(snapshot.p99_ms),
+        name,
+        glimpse.at_seconds,
+        glimpse.answered_per_second,
+        glimpse.good,
+        glimpse.offered,
+        glimpse.wrong,
+        glimpse.timed_out,
+        glimpse.in_flight,
+        milliseconds(glimpse.p50_ms),
+        milliseconds(glimpse.p99_ms),
     ));
     if interrupted.is_set() {
-        snapshot.stop();
+        return ControlFlow::Break(());
     }
+    ControlFlow::Continue(())
 }
 
 /// A phase in words: one line about the rate, one for each operation, one about the generator.

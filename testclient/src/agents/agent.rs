@@ -16,7 +16,8 @@ use super::clock;
 use super::message::{FromAgent, PROTOCOL, ToAgent, receive, receive_up_to, send};
 use crate::host::this_machine;
 use crate::interrupt::Stop;
-use crate::plan::{Glimpse, Loader, OwnLoader};
+use crate::load::Glimpse;
+use crate::plan::{Loader, OwnLoader};
 
 /// How long a greeting may take.
 const GREETING_MAX: Duration = Duration::from_secs(5);

@@ -10,7 +10,8 @@ use super::clock::{self, Offset, QUESTIONS, RoundTrip};
 use super::merge::merge;
 use super::message::{FromAgent, PROTOCOL, ToAgent, receive, send};
 use crate::interrupt::Stop;
-use crate::plan::{Glimpse, Loader, Order, Work};
+use crate::load::Glimpse;
+use crate::plan::{Loader, Order, Work};
 use crate::result::{Loop, Machine, Phase};
 use crate::values::Random;
 
@@ -241,8 +242,8 @@ fn hear(place: usize, mut stream: TcpStream, sender: &Sender<(usize, io::Result<
 fn sum_of(glimpses: &[Glimpse]) -> Glimpse {
     let mut sum = Glimpse::default();
     for glimpse in glimpses {
-        sum.seconds_gone = sum.seconds_gone.max(glimpse.seconds_gone);
-        sum.seconds_left = sum.seconds_left.into_iter().chain(glimpse.seconds_left).reduce(f64::max);
+        sum.at_seconds = sum.at_seconds.max(glimpse.at_seconds);
+        sum.left_seconds = sum.left_seconds.into_iter().chain(glimpse.left_seconds).reduce(f64::max);
         sum.offered += glimpse.offered;
         sum.answered += glimpse.answered;
         sum.good += glimpse.good;

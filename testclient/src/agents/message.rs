@@ -5,7 +5,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{Glimpse, Order};
+use crate::load::Glimpse;
+use crate::plan::Order;
 use crate::result::{Machine, Phase};
 
 /// Of the messages. Both sides must speak the same.

@@ -7,6 +7,7 @@
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::ControlFlow;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -155,7 +156,7 @@ fn bare(
 
 /// The load engine.
 fn engine(plan: &PhasePlan, keys: &mut Keys) -> Result<Sample, String> {
-    let (phase, tally) = run_phase_counted(plan, keys, &mut |_| {})?;
+    let (phase, tally) = run_phase_counted(plan, keys, &mut |_| ControlFlow::Continue(()))?;
     if 0 < phase.counts.wrong {
         return Err(format!("wrong answers to the engine: {}", keys.take_faults().sentences().join("; ")));
     }

@@ -28,7 +28,7 @@ use std::time::Duration;
 use violet_client::{Key, Response, Status};
 
 pub use engine::run;
-pub use phase::{Snapshot, run_phase};
+pub use phase::{Glimpse, Observer, run_phase};
 pub use plan::{Conduct, Pace, PhasePlan, Plan, Work};
 
 /// What is asked of the kernel for each receive buffer, in bytes; it may grant less.

@@ -1,7 +1,7 @@
 //! One phase: an engine in each of several threads, watched from here, and one [`Phase`] made of what they counted.
 //!
 //! The threads hand in sheets four times a second. They are merged by quarter, so the account second by second has the
-//! percentiles of all threads together, and who watches gets a [`Snapshot`] of each moment. Memory does not grow with
+//! percentiles of all threads together, and who watches gets a [`Glimpse`] of each moment. Memory does not grow with
 //! the number of requests.
 //!
 //! **When the generator was the limit.** The figures are called its own, not the servers', when in an open loop
@@ -12,11 +12,13 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::ControlFlow;
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use serde::{Deserialize, Serialize};
 use violet_client::Format;
 
 use super::engine;
@@ -45,10 +47,9 @@ const QUARTERS: u64 = 4;
 const REPLY_HEAD_BYTES: usize = 512;
 
 /// The state of a running phase. While it is warmed up nothing counts, and all counts are zero.
-#[derive(Debug)]
-pub struct Snapshot<'a> {
-    /// What the phase is called.
-    pub name: &'a str,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Glimpse {
     /// Seconds since requests count; negative while it is warmed up.
     pub at_seconds: f64,
     /// Seconds until requests are no longer made; `None` if the keys decide.
@@ -71,30 +72,16 @@ pub struct Snapshot<'a> {
     pub p50_ms: f64,
     /// 99 of 100.
     pub p99_ms: f64,
-    stop: &'a AtomicBool,
 }
 
-impl Snapshot<'_> {
-    /// Ends the phase: nothing new is asked, and what is under way is waited for.
-    pub fn stop(&self) {
-        self.stop.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether somebody has.
-    pub fn is_stopped(&self) -> bool {
-        self.stop.load(Ordering::Relaxed)
-    }
-}
+/// Who watches a phase. [`ControlFlow::Break`] ends it: nothing new is asked, and what is under way is waited for.
+pub type Observer<'a> = &'a mut dyn FnMut(&Glimpse) -> ControlFlow<()>;
 
 /// Runs one phase on these keys. `observer` is shown the state about four times a second and may stop the phase.
 ///
 /// # Errors
 /// One sentence about what is wrong with the plan, or that there are no sockets.
-pub fn run_phase(
-    plan: &PhasePlan,
-    keys: &mut Keys,
-    observer: &mut dyn FnMut(&Snapshot<'_>),
-) -> Result<Phase, String> {
+pub fn run_phase(plan: &PhasePlan, keys: &mut Keys, observer: Observer<'_>) -> Result<Phase, String> {
     let (phase, _) = run_phase_counted(plan, keys, observer)?;
     Ok(phase)
 }
@@ -106,7 +93,7 @@ pub fn run_phase(
 pub fn run_phase_counted(
     plan: &PhasePlan,
     keys: &mut Keys,
-    observer: &mut dyn FnMut(&Snapshot<'_>),
+    observer: Observer<'_>,
 ) -> Result<(Phase, Tally), String> {
     plan.check()?;
     let timing = plan.timing()?;
@@ -151,7 +138,7 @@ pub fn run_phase_counted(
         })
         .collect();
     let at_seconds = run_started.elapsed().as_secs_f64() + plan.warm_up;
-    let ran = run_threads(&plan.name, &conducts, &mut loads, observer)
+    let ran = run_threads(&conducts, &mut loads, observer)
         .map_err(|error| format!("{}: cannot make load: {error}", plan.name))?;
     let phase = ran.phase(&plan.name, plan.group(), timing, at_seconds, &target.servers, target.format);
     Ok((phase, ran.tally))
@@ -173,14 +160,12 @@ pub struct Ran {
 /// # Errors
 /// Sockets that cannot be opened or polled.
 pub fn run_threads<W: Workload + Send>(
-    name: &str,
     conducts: &[Conduct],
     workloads: &mut [W],
-    observer: &mut dyn FnMut(&Snapshot<'_>),
+    observer: Observer<'_>,
 ) -> io::Result<Ran> {
     assert_eq!(conducts.len(), workloads.len(), "each thread has its conduct and its workload");
     let signals: Vec<Signals> = conducts.iter().map(|_| Signals::default()).collect();
-    let stop = AtomicBool::new(false);
     let started = Instant::now();
     let processor_before = machine::processor_seconds();
     let mut tally = Tally::default();
@@ -202,7 +187,7 @@ pub fn run_threads<W: Workload + Send>(
             })
             .collect();
         drop(send);
-        watch(name, &conducts[0], started, &receive, &mut book, &stop, &signals, observer);
+        watch(&conducts[0], started, &receive, &mut book, &signals, observer);
         for thread in threads {
             tally.add(&thread.join().expect("an engine that panicked has said why")?);
         }
@@ -214,16 +199,13 @@ pub fn run_threads<W: Workload + Send>(
 }
 
 /// Takes sheets until all threads have ended.
-#[expect(clippy::too_many_arguments, reason = "the pieces of one scope")]
 fn watch(
-    name: &str,
     conduct: &Conduct,
     started: Instant,
     sheets: &Receiver<(usize, Sheet)>,
     book: &mut Book,
-    stop: &AtomicBool,
     signals: &[Signals],
-    observer: &mut dyn FnMut(&Snapshot<'_>),
+    observer: Observer<'_>,
 ) {
     let mut shown = Instant::now();
     loop {
@@ -234,8 +216,7 @@ fn watch(
                 shown = Instant::now();
                 let at_seconds = started.elapsed().as_secs_f64() - conduct.warm_up.as_secs_f64();
                 let left = conduct.window.map(|window| (window.as_secs_f64() - at_seconds).max(0.0));
-                observer(&book.snapshot(name, at_seconds, left, stop));
-                if stop.load(Ordering::Relaxed) {
+                if observer(&book.glimpse(at_seconds, left)).is_break() {
                     signals.iter().for_each(|signals| signals.stop.store(true, Ordering::Relaxed));
                 }
             }
@@ -297,19 +278,12 @@ impl Book {
         }
     }
 
-    fn snapshot<'a>(
-        &self,
-        name: &'a str,
-        at_seconds: f64,
-        left_seconds: Option<f64>,
-        stop: &'a AtomicBool,
-    ) -> Snapshot<'a> {
+    fn glimpse(&self, at_seconds: f64, left_seconds: Option<f64>) -> Glimpse {
         let latest =
             self.open.last_key_value().map(|(_, (second, latency))| reduced((*second, latency.clone())));
         let latest = latest.or(self.complete.last().copied()).unwrap_or_default();
         let per_second = QUARTERS as f64;
-        Snapshot {
-            name,
+        Glimpse {
             at_seconds,
             left_seconds,
             offered: self.total.offered,
@@ -321,7 +295,6 @@ impl Book {
             answered_per_second: self.answered_lately.iter().sum::<u64>() as f64 * per_second,
             p50_ms: latest.p50_ms,
             p99_ms: latest.p99_ms,
-            stop,
         }
     }
 

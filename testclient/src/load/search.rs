@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{PhasePlan, Snapshot, run_phase};
+use super::{Observer, PhasePlan, run_phase};
 use crate::result::Phase;
 use crate::workload::Keys;
 
@@ -63,16 +63,13 @@ pub struct Found {
 ///
 /// # Errors
 /// One sentence about what is wrong with the plan, or that there are no sockets.
-pub fn search(
-    plan: &SearchPlan,
-    keys: &mut Keys,
-    observer: &mut dyn FnMut(&Snapshot<'_>),
-) -> Result<Found, String> {
+pub fn search(plan: &SearchPlan, keys: &mut Keys, observer: Observer<'_>) -> Result<Found, String> {
     search_with(plan, &mut |step| {
         let mut is_stopped = false;
-        let phase = run_phase(step, keys, &mut |snapshot| {
-            observer(snapshot);
-            is_stopped |= snapshot.is_stopped();
+        let phase = run_phase(step, keys, &mut |glimpse| {
+            let wish = observer(glimpse);
+            is_stopped |= wish.is_break();
+            wish
         })?;
         Ok((phase, is_stopped))
     })

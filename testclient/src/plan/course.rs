@@ -11,14 +11,15 @@ use violet_client::Format;
 
 use super::cost::Meter;
 use super::ground::{Ground, Home, OwnCluster};
-use super::loader::{Glimpse, Loader, Order, Work};
+use super::loader::{Loader, Order, Work};
 use super::step::{Kind, Plan, Settings, Step};
 use super::{conformance, faults, loads, scaling, search};
 use crate::alive;
 use crate::batch;
 use crate::interrupt::Stop;
+use crate::load::Glimpse;
 use crate::report::{Progress, milliseconds};
-use crate::reports::live::{Live, Snapshot, Wish};
+use crate::reports::live::{Live, Scene, Wish};
 use crate::result::{Check, Event, Loop, Phase, RunResult};
 use crate::values::Random;
 
@@ -327,11 +328,11 @@ impl<'a> Course<'a> {
         let last_event = self.result.events.last();
         let mut watch = |glimpse: &Glimpse| {
             // What is over in a moment is told at its end.
-            if glimpse.seconds_gone < SHOWN_FROM_SECONDS && live.is_none() {
+            if glimpse.at_seconds < SHOWN_FROM_SECONDS && live.is_none() {
                 return;
             }
-            let snapshot = live_snapshot(&order.name, glimpse, number, steps, last_event);
-            if live.get_or_insert_with(Live::start).show(&snapshot) == Wish::End {
+            let scene = scene(&order.name, glimpse, number, steps, last_event);
+            if live.get_or_insert_with(Live::start).show(&scene) == Wish::End {
                 stop.set();
             }
         };
@@ -350,30 +351,12 @@ impl<'a> Course<'a> {
 }
 
 /// What the live view shows of a phase in step `number`.
-fn live_snapshot(
-    name: &str,
-    glimpse: &Glimpse,
-    number: usize,
-    steps: &[Step],
-    last_event: Option<&Event>,
-) -> Snapshot {
-    let seconds = |seconds: f64| Duration::from_secs_f64(seconds.max(0.0));
-    Snapshot {
+fn scene(name: &str, glimpse: &Glimpse, number: usize, steps: &[Step], last_event: Option<&Event>) -> Scene {
+    Scene {
         phase: name.to_owned(),
         phase_number: number,
         phases: steps.len(),
-        elapsed: seconds(glimpse.seconds_gone),
-        left: glimpse.seconds_left.map(seconds),
-        offered: glimpse.offered,
-        // What is skipped is told at the end of the phase.
-        sent: glimpse.offered,
-        answered: glimpse.answered,
-        good: glimpse.good,
-        wrong: glimpse.wrong,
-        timed_out: glimpse.timed_out,
-        in_flight: glimpse.in_flight as u64,
-        p50_ms: glimpse.p50_ms,
-        p99_ms: glimpse.p99_ms,
+        glimpse: *glimpse,
         last_event: last_event
             .map(|event| format!("{} {}: {}", event.kind, event.servers.join(", "), event.outcome)),
         next: steps.get(number).map(|step| step.name.clone()),

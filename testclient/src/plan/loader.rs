@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::step::Settings;
 use crate::interrupt::Stop;
+use crate::load::Glimpse;
 use crate::result::{Loop, Phase};
 
 /// What the requests of a phase do.
@@ -41,34 +42,6 @@ pub struct Order {
     pub keys_seed: u64,
     /// Of the draws of this phase.
     pub seed: u64,
-}
-
-/// The state of a phase while it goes on.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub struct Glimpse {
-    /// Since its beginning.
-    pub seconds_gone: f64,
-    /// Until its planned end; `None` if the keys decide when that is.
-    pub seconds_left: Option<f64>,
-    /// Requests that fell due.
-    pub offered: u64,
-    /// Answers.
-    pub answered: u64,
-    /// Good ones.
-    pub good: u64,
-    /// Wrong ones.
-    pub wrong: u64,
-    /// Requests given up.
-    pub timed_out: u64,
-    /// Requests under way.
-    pub in_flight: usize,
-    /// Answers a second, lately.
-    pub answered_per_second: f64,
-    /// Corrected latency of the last second in milliseconds: median.
-    pub p50_ms: f64,
-    /// 99 of 100.
-    pub p99_ms: f64,
 }
 
 /// A maker of loads.

@@ -33,7 +33,7 @@ pub use self::arguments::RunPlanArguments;
 use self::course::Course;
 use self::file::Change;
 use self::ground::{Ground, Home};
-pub use self::loader::{Glimpse, Loader, Order, Work};
+pub use self::loader::{Loader, Order, Work};
 pub use self::own::OwnLoader;
 use self::shipped::SHIPPED;
 pub use self::step::Settings;

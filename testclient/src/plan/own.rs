@@ -2,10 +2,11 @@
 //! phase to the next with what is known of each.
 
 use std::collections::BTreeMap;
+use std::ops::ControlFlow;
 
-use super::loader::{Glimpse, Loader, Order, Work};
+use super::loader::{Loader, Order, Work};
 use crate::interrupt::Stop;
-use crate::load::{self, PhasePlan, Snapshot};
+use crate::load::{self, Glimpse, PhasePlan};
 use crate::result::{Loop, Phase};
 use crate::values::{Contents, Random};
 use crate::workload::{KeyOrder, Keys, Target};
@@ -57,11 +58,9 @@ impl Loader for OwnLoader {
     fn load(&mut self, order: &Order, stop: &Stop, watch: &mut dyn FnMut(&Glimpse)) -> Result<Phase, String> {
         let plan = phase_plan(order);
         let keys = self.keys(order)?;
-        let mut observer = |snapshot: &Snapshot<'_>| {
-            if stop.is_set() {
-                snapshot.stop();
-            }
-            watch(&glimpse(snapshot));
+        let mut observer = |glimpse: &Glimpse| {
+            watch(glimpse);
+            if stop.is_set() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
         };
         let phase = load::run_phase(&plan, keys, &mut observer)?;
         let faults = keys.take_faults();
@@ -76,22 +75,6 @@ impl Loader for OwnLoader {
 
     fn faults(&mut self) -> Vec<String> {
         std::mem::take(&mut self.faults)
-    }
-}
-
-fn glimpse(snapshot: &Snapshot<'_>) -> Glimpse {
-    Glimpse {
-        seconds_gone: snapshot.at_seconds,
-        seconds_left: snapshot.left_seconds,
-        offered: snapshot.offered,
-        answered: snapshot.answered,
-        good: snapshot.good,
-        wrong: snapshot.wrong,
-        timed_out: snapshot.timed_out,
-        in_flight: snapshot.in_flight,
-        answered_per_second: snapshot.answered_per_second,
-        p50_ms: snapshot.p50_ms,
-        p99_ms: snapshot.p99_ms,
     }
 }
 

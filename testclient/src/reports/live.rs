@@ -24,45 +24,26 @@ use ratatui::widgets::{Block, Gauge, Paragraph, Sparkline};
 use ratatui::{Frame, Terminal};
 
 use super::words;
+use crate::load::Glimpse;
 
 /// How often a plain line is printed.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Seconds that are remembered; more than any terminal has columns.
 const HISTORY_SECONDS_MAX: usize = 600;
 /// A point of the history.
-const POINT: Duration = Duration::from_secs(1);
+const POINT_SECONDS: f64 = 1.0;
 
-/// The state of a run at one moment. Counts are those of the phase so far.
+/// What there is to see of a run at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Snapshot {
+pub struct Scene {
     /// What is running.
     pub phase: String,
     /// Its number, from 1.
     pub phase_number: usize,
     /// How many there are.
     pub phases: usize,
-    /// Time since the phase began.
-    pub elapsed: Duration,
-    /// Time until the whole run ends, if that is known.
-    pub left: Option<Duration>,
-    /// Requests that fell due.
-    pub offered: u64,
-    /// Requests that left.
-    pub sent: u64,
-    /// Answers.
-    pub answered: u64,
-    /// Good ones among them.
-    pub good: u64,
-    /// Wrong ones among them.
-    pub wrong: u64,
-    /// Requests that were given up.
-    pub timed_out: u64,
-    /// Requests under way.
-    pub in_flight: u64,
-    /// Corrected median of the last second, in milliseconds.
-    pub p50_ms: f64,
-    /// Corrected 99th percentile of the last second, in milliseconds.
-    pub p99_ms: f64,
+    /// How it goes.
+    pub glimpse: Glimpse,
     /// What was done to the servers last.
     pub last_event: Option<String>,
     /// What comes after this phase.
@@ -97,8 +78,10 @@ enum Screen {
 struct History {
     answered_per_second: VecDeque<u64>,
     p99_us: VecDeque<u64>,
+    /// Of the phase that is shown.
+    phase_number: usize,
     /// Where the present point began.
-    since: Snapshot,
+    since: Glimpse,
     /// Of the latest whole second.
     rates: Rates,
 }
@@ -126,12 +109,12 @@ impl Live {
     }
 
     /// Shows the state, and returns what the person wants.
-    pub fn show(&mut self, snapshot: &Snapshot) -> Wish {
-        self.history.add(snapshot);
+    pub fn show(&mut self, scene: &Scene) -> Wish {
+        self.history.add(scene);
         match &mut self.screen {
             Screen::Full(terminal) => {
                 // A terminal that went away must not end the run.
-                let _ = terminal.draw(|frame| draw(frame, snapshot, &self.history));
+                let _ = terminal.draw(|frame| draw(frame, scene, &self.history));
                 if is_end_asked() {
                     self.wish = Wish::End;
                 }
@@ -139,7 +122,7 @@ impl Live {
             Screen::Lines { printed } => {
                 if printed.is_none_or(|at| LINE_EVERY <= at.elapsed()) {
                     *printed = Some(Instant::now());
-                    eprintln!("{}", line(snapshot, &self.history.rates));
+                    eprintln!("{}", line(scene, &self.history.rates));
                 }
             }
         }
@@ -197,25 +180,26 @@ fn asks_for_end(event: &Event) -> bool {
 }
 
 impl History {
-    fn add(&mut self, snapshot: &Snapshot) {
-        if self.since.phase_number != snapshot.phase_number || snapshot.elapsed < self.since.elapsed {
-            self.since = Snapshot { phase_number: snapshot.phase_number, ..Snapshot::default() };
+    fn add(&mut self, scene: &Scene) {
+        let glimpse = &scene.glimpse;
+        if self.phase_number != scene.phase_number || glimpse.at_seconds < self.since.at_seconds {
+            self.phase_number = scene.phase_number;
+            self.since = Glimpse::default();
         }
-        let length = snapshot.elapsed.saturating_sub(self.since.elapsed);
-        if length < POINT {
+        let seconds = glimpse.at_seconds - self.since.at_seconds;
+        if seconds < POINT_SECONDS {
             return;
         }
-        let rate = |count: fn(&Snapshot) -> u64| {
-            count(snapshot).saturating_sub(count(&self.since)) as f64 / length.as_secs_f64()
-        };
+        let rate =
+            |count: fn(&Glimpse) -> u64| count(glimpse).saturating_sub(count(&self.since)) as f64 / seconds;
         self.rates = Rates {
-            offered: rate(|snapshot| snapshot.offered),
-            answered: rate(|snapshot| snapshot.answered),
-            good: rate(|snapshot| snapshot.good),
+            offered: rate(|glimpse| glimpse.offered),
+            answered: rate(|glimpse| glimpse.answered),
+            good: rate(|glimpse| glimpse.good),
         };
-        self.since = snapshot.clone();
+        self.since = *glimpse;
         push(&mut self.answered_per_second, self.rates.answered as u64);
-        push(&mut self.p99_us, (snapshot.p99_ms * 1e3) as u64);
+        push(&mut self.p99_us, (glimpse.p99_ms * 1e3) as u64);
     }
 }
 
@@ -227,25 +211,26 @@ fn push(history: &mut VecDeque<u64>, point: u64) {
 }
 
 /// The state as one line of a log.
-fn line(snapshot: &Snapshot, rates: &Rates) -> String {
+fn line(scene: &Scene, rates: &Rates) -> String {
+    let glimpse = &scene.glimpse;
     let mut parts = vec![
-        format!("{} ({} of {})", snapshot.phase, snapshot.phase_number, snapshot.phases),
-        words::seconds(snapshot.elapsed.as_secs_f64()),
+        format!("{} ({} of {})", scene.phase, scene.phase_number, scene.phases),
+        words::seconds(glimpse.at_seconds),
         format!("answered {} of {} offered", words::rate(rates.answered), words::rate(rates.offered)),
-        format!("p50 {}", words::latency(snapshot.p50_ms)),
-        format!("p99 {}", words::latency(snapshot.p99_ms)),
-        format!("{} under way", words::count(snapshot.in_flight)),
+        format!("p50 {}", words::latency(glimpse.p50_ms)),
+        format!("p99 {}", words::latency(glimpse.p99_ms)),
+        format!("{} under way", words::count(glimpse.in_flight as u64)),
     ];
-    for (count, what) in [(snapshot.timed_out, "timed out"), (snapshot.wrong, "WRONG")] {
+    for (count, what) in [(glimpse.timed_out, "timed out"), (glimpse.wrong, "WRONG")] {
         if 0 < count {
             parts.push(format!("{} {what}", words::count(count)));
         }
     }
-    parts.extend(snapshot.left.map(|left| format!("{} left", words::seconds(left.as_secs_f64()))));
+    parts.extend(glimpse.left_seconds.map(|left| format!("{} left", words::seconds(left))));
     parts.join(", ")
 }
 
-fn draw(frame: &mut Frame, snapshot: &Snapshot, history: &History) {
+fn draw(frame: &mut Frame, scene: &Scene, history: &History) {
     let rows = Layout::vertical([
         Constraint::Length(1),
         Constraint::Length(1),
@@ -256,10 +241,10 @@ fn draw(frame: &mut Frame, snapshot: &Snapshot, history: &History) {
         Constraint::Length(1),
     ]);
     let [title, progress, counts, rate, latency, told, keys] = rows.areas(frame.area());
-    let place = format!("  {} of {}", snapshot.phase_number, snapshot.phases);
-    frame.render_widget(Line::from(vec![snapshot.phase.as_str().bold(), place.dim()]), title);
-    draw_progress(frame, progress, snapshot);
-    draw_counts(frame, counts, snapshot, &history.rates);
+    let place = format!("  {} of {}", scene.phase_number, scene.phases);
+    frame.render_widget(Line::from(vec![scene.phase.as_str().bold(), place.dim()]), title);
+    draw_progress(frame, progress, &scene.glimpse);
+    draw_counts(frame, counts, &scene.glimpse, &history.rates);
     let now = words::rate(history.rates.answered);
     let most = history.answered_per_second.iter().copied().max().unwrap_or(0);
     let title = format!(" answered: now {now}, at most {} ", words::rate(most as f64));
@@ -267,7 +252,7 @@ fn draw(frame: &mut Frame, snapshot: &Snapshot, history: &History) {
     let most = history.p99_us.iter().copied().max().unwrap_or(0);
     let title = format!(
         " p99: now {}, at most {} (logarithmic) ",
-        words::latency(snapshot.p99_ms),
+        words::latency(scene.glimpse.p99_ms),
         words::latency(most as f64 / 1e3)
     );
     let logarithms =
@@ -275,26 +260,26 @@ fn draw(frame: &mut Frame, snapshot: &Snapshot, history: &History) {
     draw_history(frame, latency, &title, logarithms, Style::new().yellow());
     let or_nothing = |text: &Option<String>| text.clone().unwrap_or("nothing".to_owned());
     let lines = vec![
-        Line::from(vec!["done to the servers: ".dim(), or_nothing(&snapshot.last_event).into()]),
-        Line::from(vec!["next: ".dim(), or_nothing(&snapshot.next).into()]),
+        Line::from(vec!["done to the servers: ".dim(), or_nothing(&scene.last_event).into()]),
+        Line::from(vec!["next: ".dim(), or_nothing(&scene.next).into()]),
     ];
     frame.render_widget(Paragraph::new(lines), told);
     frame.render_widget("q or Ctrl-C ends the run and writes its report".dim(), keys);
 }
 
-fn draw_progress(frame: &mut Frame, area: Rect, snapshot: &Snapshot) {
-    let gone = snapshot.elapsed.as_secs_f64();
-    let text = |left: Option<Duration>| match left {
-        Some(left) => format!("{} gone, {} left", words::seconds(gone), words::seconds(left.as_secs_f64())),
+fn draw_progress(frame: &mut Frame, area: Rect, glimpse: &Glimpse) {
+    let gone = glimpse.at_seconds.max(0.0);
+    let left = glimpse.left_seconds;
+    let text = match left {
+        Some(left) => format!("{} gone, {} left", words::seconds(gone), words::seconds(left)),
         None => format!("{} gone", words::seconds(gone)),
     };
-    let whole = gone + snapshot.left.map_or(0.0, |left| left.as_secs_f64());
-    let share = if 0.0 < whole && snapshot.left.is_some() { gone / whole } else { 0.0 };
-    let gauge = Gauge::default().ratio(share.clamp(0.0, 1.0)).label(text(snapshot.left));
+    let share = left.map_or(0.0, |left| gone / (gone + left).max(f64::MIN_POSITIVE));
+    let gauge = Gauge::default().ratio(share.clamp(0.0, 1.0)).label(text);
     frame.render_widget(gauge.gauge_style(Style::new().blue().on_black()), area);
 }
 
-fn draw_counts(frame: &mut Frame, area: Rect, snapshot: &Snapshot, rates: &Rates) {
+fn draw_counts(frame: &mut Frame, area: Rect, glimpse: &Glimpse, rates: &Rates) {
     let pair = |name: &'static str, value: String| {
         vec![Span::from(name).dim(), Span::from(value), Span::from("   ")]
     };
@@ -304,17 +289,17 @@ fn draw_counts(frame: &mut Frame, area: Rect, snapshot: &Snapshot, rates: &Rates
         rate("offered ", rates.offered),
         rate("answered ", rates.answered),
         rate("good ", rates.good),
-        count("under way ", snapshot.in_flight),
+        count("under way ", glimpse.in_flight as u64),
     ];
     let second = [
-        pair("p50 ", words::latency(snapshot.p50_ms)),
-        pair("p99 ", words::latency(snapshot.p99_ms)),
-        count("answers ", snapshot.answered),
-        count("timed out ", snapshot.timed_out),
+        pair("p50 ", words::latency(glimpse.p50_ms)),
+        pair("p99 ", words::latency(glimpse.p99_ms)),
+        count("answers ", glimpse.answered),
+        count("timed out ", glimpse.timed_out),
     ];
     let mut lines = [first, second].map(|parts| Line::from(parts.concat())).to_vec();
-    if 0 < snapshot.wrong {
-        lines[1].push_span(Span::from(format!("{} WRONG", words::count(snapshot.wrong))).red().bold());
+    if 0 < glimpse.wrong {
+        lines[1].push_span(Span::from(format!("{} WRONG", words::count(glimpse.wrong))).red().bold());
     }
     frame.render_widget(Paragraph::new(lines), area);
 }
@@ -341,22 +326,24 @@ mod tests {
 
     use super::*;
 
-    fn snapshot(second: u64) -> Snapshot {
-        Snapshot {
+    fn scene(second: u64) -> Scene {
+        Scene {
             phase: "R16".to_owned(),
             phase_number: 3,
             phases: 9,
-            elapsed: Duration::from_secs(second),
-            left: Some(Duration::from_secs(60 - second)),
-            offered: 12_000 * second,
-            sent: 12_000 * second,
-            answered: 11_000 * second,
-            good: 10_000 * second,
-            wrong: 2,
-            timed_out: 4,
-            in_flight: 37,
-            p50_ms: 0.4,
-            p99_ms: if second == 10 { 40.0 } else { 2.5 },
+            glimpse: Glimpse {
+                at_seconds: second as f64,
+                left_seconds: Some(60.0 - second as f64),
+                offered: 12_000 * second,
+                answered: 11_000 * second,
+                good: 10_000 * second,
+                wrong: 2,
+                timed_out: 4,
+                in_flight: 37,
+                answered_per_second: 11_000.0,
+                p50_ms: 0.4,
+                p99_ms: if second == 10 { 40.0 } else { 2.5 },
+            },
             last_event: Some("kill 127.0.0.1:4411 at 8 s".to_owned()),
             next: Some("R32".to_owned()),
         }
@@ -364,13 +351,13 @@ mod tests {
 
     fn history(seconds: u64) -> History {
         let mut history = History::default();
-        (1..=seconds).for_each(|second| history.add(&snapshot(second)));
+        (1..=seconds).for_each(|second| history.add(&scene(second)));
         history
     }
 
     fn screen(width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| draw(frame, &snapshot(12), &history(12))).unwrap();
+        terminal.draw(|frame| draw(frame, &scene(12), &history(12))).unwrap();
         terminal.backend().to_string()
     }
 
@@ -409,10 +396,13 @@ mod tests {
     fn rates_are_of_the_last_second_and_begin_anew_with_each_phase() {
         let mut history = history(5);
         assert_eq!(history.rates, Rates { offered: 12_000.0, answered: 11_000.0, good: 10_000.0 });
-        let half = Snapshot { elapsed: Duration::from_millis(5_500), answered: 99_000_000, ..snapshot(5) };
-        history.add(&half);
+        let changed = |scene: Scene, at_seconds, answered| Scene {
+            glimpse: Glimpse { at_seconds, answered, ..scene.glimpse },
+            ..scene
+        };
+        history.add(&changed(scene(5), 5.5, 99_000_000));
         assert_eq!(history.rates.answered, 11_000.0, "half a second is no point");
-        history.add(&Snapshot { phase_number: 4, answered: 500, ..snapshot(1) });
+        history.add(&Scene { phase_number: 4, ..changed(scene(1), 1.0, 500) });
         assert_eq!(history.rates.answered, 500.0);
         assert_eq!(history.answered_per_second.len(), 6);
         (0..2 * HISTORY_SECONDS_MAX as u64).for_each(|point| push(&mut history.p99_us, point));
@@ -421,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_line_says_what_was_offered_beside_the_percentiles() {
-        let line = line(&snapshot(12), &history(12).rates);
+        let line = line(&scene(12), &history(12).rates);
         assert_eq!(
             line,
             "R16 (3 of 9), 12 s, answered 11,000 /s of 12,000 /s offered, p50 400 µs, p99 2.50 ms, 37 under way, \
