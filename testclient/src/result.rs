@@ -253,7 +253,7 @@ pub struct Cost {
     pub datagrams_sent: Option<u64>,
     /// Bytes in them.
     pub bytes_sent: Option<u64>,
-    /// Frames between servers that were sent again.
+    /// Frames between servers that were sent again, if they tell; see `retransmissions` among Violet's counts.
     pub retransmissions: Option<u64>,
 }
 

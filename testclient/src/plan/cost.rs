@@ -108,6 +108,10 @@ fn resident_bytes(pids: &[u32]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::net::UdpSocket;
+    use std::thread;
+    use violet_client::Response;
+    use violet_client::wire::{Accept, decode_request, encode_response};
 
     #[test]
     fn a_cost_is_a_difference_and_what_is_unknown_stays_so() {
@@ -124,6 +128,41 @@ mod tests {
         assert_eq!((cost.datagrams_sent, cost.bytes_sent), (Some(15), None));
         assert_eq!(Reading::default().cost_since(&before), None);
         assert_eq!(before.cost_since(&after), None, "a server that was started anew in between");
+    }
+
+    /// A server that answers every question with this text, or that it does not know the command.
+    fn server(account: Option<&'static str>) -> SocketAddr {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        thread::spawn(move || {
+            let mut buffer = [0; 2_000];
+            while let Ok((bytes, client)) = socket.recv_from(&mut buffer) {
+                let request = decode_request(&buffer[..bytes], Accept::Auto).unwrap();
+                let mut response = Response::of_status(request.id, Status::UnknownCommand);
+                if let Some(text) = account.filter(|_| request.operation == Operation::GetStats) {
+                    response.status = Status::Success;
+                    response.value = Some(violet_client::Value { bytes: text.as_bytes(), version: 0 });
+                }
+                let mut reply = Vec::new();
+                encode_response(request.format, &response, &mut reply);
+                socket.send_to(&reply, client).unwrap();
+            }
+        });
+        address
+    }
+
+    #[test]
+    fn servers_that_do_not_count_repeats_are_not_taken_for_servers_without_any() {
+        let violet = r#"{"counters": {"send_datagrams": 9, "retransmissions": 4}}"#;
+        let older = r#"{"counters": {"send_datagrams": 9}}"#;
+        let read = |accounts: &[Option<&'static str>]| {
+            let servers: Vec<SocketAddr> = accounts.iter().map(|account| server(*account)).collect();
+            let reading = Meter::new(&servers, Format::Protobuf, Some(Vec::new())).unwrap().read();
+            (reading.datagrams_sent, reading.retransmissions)
+        };
+        assert_eq!(read(&[Some(violet), Some(violet)]), (Some(18), Some(8)));
+        assert_eq!(read(&[Some(violet), Some(older)]), (Some(18), None));
+        assert_eq!(read(&[Some(violet), None]), (None, None));
     }
 
     #[test]

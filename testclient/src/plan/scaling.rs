@@ -12,6 +12,7 @@ use super::ground::{Ground, OwnCluster};
 use super::loader::Work;
 use super::step::{self, Settings, Step};
 use crate::report::{Table, milliseconds};
+use crate::reports::cost;
 use crate::result::{Loop, Phase};
 
 /// Fewer repeats say nothing about spread.
@@ -120,6 +121,7 @@ fn table(phases: &[Phase]) -> Table {
         "RSS MiB/node",
         "datagrams/req",
         "bytes/req",
+        "sent again/req",
     ];
     let mut groups: Vec<&str> = Vec::new();
     for phase in phases {
@@ -132,7 +134,7 @@ fn table(phases: &[Phase]) -> Table {
         let runs: Vec<&Phase> = phases.iter().filter(|phase| phase.group == group).collect();
         let each = |figure: &dyn Fn(&Phase) -> Option<f64>| -> String {
             let figures: Option<Vec<f64>> = runs.iter().map(|phase| figure(phase)).collect();
-            figures.map_or("-".to_owned(), |figures| mean_and_spread(&figures))
+            figures.map_or(cost::NOT_TOLD.to_owned(), |figures| mean_and_spread(&figures))
         };
         let requests = |phase: &Phase| phase.counts.sent.max(1) as f64;
         table.row(vec![
@@ -149,6 +151,7 @@ fn table(phases: &[Phase]) -> Table {
             each(&|phase| Some(phase.cost?.resident_bytes as f64 / 1_048_576.0 / phase.servers as f64)),
             each(&|phase| Some(phase.cost?.datagrams_sent? as f64 / requests(phase))),
             each(&|phase| Some(phase.cost?.bytes_sent? as f64 / requests(phase))),
+            each(&cost::sent_again_per_request),
         ]);
     }
     table
@@ -277,6 +280,9 @@ GET to an outsider, idle          1        0        0        0        3        2
         let row = text.lines().last().unwrap();
         assert!(row.contains("| 1000/s offered |     3 |    3 | 1000 ±0.00 |"), "{text}");
         assert!(row.contains("| 30.0 ±10.0 |"), "{text}");
-        assert!(row.contains("1.00 ±0.00 |") && row.ends_with("|             - |         - |"), "{text}");
+        assert!(
+            row.contains("1.00 ±0.00 |") && row.ends_with("|      not told |  not told |       not told |"),
+            "{text}"
+        );
     }
 }

@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
+use super::cost;
 use super::digest::{self, Kind};
 use crate::result::{Arrivals, Counts, Latency, Loop, Phase, RunResult};
 
@@ -41,7 +42,7 @@ fn each(results: &[(String, RunResult)]) -> impl Iterator<Item = (String, &Phase
 fn phases(results: &[(String, RunResult)]) -> String {
     let mut text = format!(
         "result,phase,group,at_s,window_s,format,loop,rate_per_s,arrivals,clients,servers,{COUNTS},answered_per_s,\
-         good_per_s,{},{},lateness_p99_ms,generator_cores,server_cpu_us_per_good,resident_bytes,caveats\n",
+         good_per_s,{},{},lateness_p99_ms,generator_cores,server_cpu_us_per_good,resident_bytes,sent_again_per_request,caveats\n",
         latency_headings("corrected"),
         latency_headings("raw"),
     );
@@ -60,7 +61,7 @@ fn phases(results: &[(String, RunResult)]) -> String {
         let resident = phase.cost.map(|cost| cost.resident_bytes);
         let _ = writeln!(
             text,
-            "{name},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{name},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             field(&phase.name),
             field(&phase.group),
             phase.at_seconds,
@@ -77,6 +78,7 @@ fn phases(results: &[(String, RunResult)]) -> String {
             known(phase.generator.processor_share),
             known(digest::cost_us(phase)),
             known(resident),
+            known(cost::sent_again_per_request(phase)),
             field(&caveats),
         );
     }

@@ -5,7 +5,7 @@
 use super::compare::Comparison;
 use super::digest::{self, Load};
 use super::knee::Knee;
-use super::{servers, text, words};
+use super::{cost, servers, text, words};
 use crate::report::Table;
 use crate::result::RunResult;
 
@@ -17,6 +17,9 @@ pub fn page(name: &str, result: &RunResult) -> String {
     parts.push(format!("**{}.** {}", verdict.tone.word(), escape(&verdict.sentences.join(" "))));
     if !loads.is_empty() {
         parts.push(safe(&text::key_table(&loads)));
+    }
+    if let Some(table) = cost::table(&loads) {
+        parts.push(format!("### What the servers used\n\n{}", safe(&table)));
     }
     let cells = text::grid_cells(&loads);
     if !cells.is_empty() {

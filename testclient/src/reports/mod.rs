@@ -6,6 +6,7 @@
 //! here: making load.
 
 mod compare;
+pub mod cost;
 mod csv;
 mod digest;
 mod hdr_log;

@@ -4,7 +4,7 @@
 //! was done to the servers. Deliberately not here: plots, and the split by server.
 
 use super::digest::{self, Kind, Load};
-use super::words;
+use super::{cost, words};
 use crate::grid;
 use crate::report::Table;
 use crate::result::{Check, Loop, Phase, RunResult};
@@ -16,6 +16,9 @@ pub fn page(name: &str, result: &RunResult) -> String {
     let loads = digest::loads(result);
     if !loads.is_empty() {
         parts.push(key_table(&loads).text());
+    }
+    if let Some(table) = cost::table(&loads) {
+        parts.push(table.text());
     }
     if !result.checks.is_empty() {
         parts.push(checks_table(&result.checks).text());

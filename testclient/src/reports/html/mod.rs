@@ -18,7 +18,7 @@ use std::fmt::Write as _;
 
 use super::compare::Comparison;
 use super::digest::{self, Load};
-use super::text;
+use super::{cost, text};
 use crate::report::Table;
 use crate::result::{Check, RunResult};
 
@@ -64,6 +64,10 @@ fn article(name: &str, result: &RunResult) -> String {
     body += &grid::section(&loads, &caveats);
     body += &scaling::section(result, &loads, &caveats);
     body += &distribution::section(&loads, &caveats);
+    if let Some(used) = cost::table(&loads) {
+        let used = table(&used, "cards");
+        let _ = write!(body, "<section><h2>What the servers used</h2>{used}</section>");
+    }
     body += &servers::section(&loads, &caveats);
     if !result.checks.is_empty() {
         let _ = write!(body, "<section><h2>Checks</h2>{}</section>", checks(&result.checks));

@@ -6,7 +6,7 @@
 use super::svg::{Area, Panel, Scale};
 use super::{Reading, drawing, figure};
 use crate::reports::digest::{Load, cost_us};
-use crate::reports::words;
+use crate::reports::{cost, words};
 use crate::result::{Phase, RunResult};
 
 const WIDTH: f64 = 380.0;
@@ -35,6 +35,9 @@ pub fn section(result: &RunResult, loads: &[Load], caveats: &dyn Fn(&[&Load]) ->
         ("Server CPU per good answer", "µs", cost_us as fn(&Phase) -> Option<f64>),
         ("Good answers a second", "/s", |phase| Some(phase.counts.good as f64 / phase.window_seconds)),
         ("Resident memory of all servers", "MB", |phase| Some(phase.cost?.resident_bytes as f64 / 1e6)),
+        ("Sent again between servers for 1,000 requests", "", |phase| {
+            Some(1e3 * cost::sent_again_per_request(phase)?)
+        }),
     ] {
         let steps = steps(loads, of);
         if 2 <= steps.len() {
@@ -68,7 +71,9 @@ fn draw(title: &str, unit: &str, steps: &[Step]) -> String {
     let last = steps.last().map_or(1, |step| step.servers) as f64;
     let x = Scale::linear((0.0, last * 1.03), (area.left, area.right));
     let most = steps.iter().flat_map(|step| &step.figures).copied().fold(0.0, f64::max);
-    let mut panel = Panel::new(area, x, Scale::linear((0.0, most * 1.1), (area.bottom, area.top)));
+    // Nothing at all needs an axis, too.
+    let top = if 0.0 < most { most * 1.1 } else { 1.0 };
+    let mut panel = Panel::new(area, x, Scale::linear((0.0, top), (area.bottom, area.top)));
     let short = |figure: f64| match figure {
         figure if 10_000.0 <= figure => format!("{:.0}k", figure / 1e3),
         figure if figure < 10.0 => format!("{figure}"),

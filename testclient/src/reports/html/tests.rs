@@ -45,7 +45,7 @@ fn every_plot_has_its_place() {
     assert_eq!(count("timeline"), 2 * 4);
     assert_eq!(count("knee"), 1);
     assert_eq!(count("grid"), 1);
-    assert_eq!(count("scaling"), 3);
+    assert_eq!(count("scaling"), 4);
     assert_eq!(count("distribution"), 5 + 8 + 1 + 4);
     assert_eq!(count("servers"), 5 + 8 + 1 + 3);
     assert!(page.contains("the honest quantity is the cost of a request"));
