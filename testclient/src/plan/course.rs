@@ -11,6 +11,7 @@ use violet_client::Format;
 
 use super::cost::Meter;
 use super::ground::{Ground, Home, OwnCluster};
+use super::happenings::Happenings;
 use super::loader::{Loader, Order, Work};
 use super::step::{Kind, Plan, Settings, Step};
 use super::{conformance, faults, loads, scaling, search};
@@ -52,6 +53,8 @@ pub struct Course<'a> {
     pub progress: Progress,
     /// Draws that belong to the run as a whole.
     pub random: Random,
+    /// What is being done to the servers at this moment.
+    pub happenings: Happenings,
     /// Servers that gave a sign of life before this step, by place in the list.
     pub alive: Vec<bool>,
     started: Instant,
@@ -80,6 +83,7 @@ impl<'a> Course<'a> {
             stop,
             forgives: false,
             progress: Progress::new(),
+            happenings: Happenings::default(),
             alive: Vec::new(),
             started: Instant::now(),
             keys_seed: random.next(),
@@ -326,12 +330,14 @@ impl<'a> Course<'a> {
         let mut live = None;
         let (number, steps, stop) = (self.step_number, &self.plan.steps, &self.stop);
         let last_event = self.result.events.last();
+        let happenings = self.happenings.clone();
         let mut watch = |glimpse: &Glimpse| {
             // What is over in a moment is told at its end.
             if glimpse.at_seconds < SHOWN_FROM_SECONDS && live.is_none() {
                 return;
             }
-            let scene = scene(&order.name, glimpse, number, steps, last_event);
+            let mut scene = scene(&order.name, glimpse, number, steps, last_event);
+            scene.happenings = happenings.all();
             if live.get_or_insert_with(Live::start).show(&scene) == Wish::End {
                 stop.set();
             }
@@ -357,6 +363,7 @@ fn scene(name: &str, glimpse: &Glimpse, number: usize, steps: &[Step], last_even
         phase_number: number,
         phases: steps.len(),
         glimpse: *glimpse,
+        happenings: Vec::new(),
         last_event: last_event
             .map(|event| format!("{} {}: {}", event.kind, event.servers.join(", "), event.outcome)),
         next: steps.get(number).map(|step| step.name.clone()),

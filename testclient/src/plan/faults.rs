@@ -15,6 +15,7 @@ use violet_client::Format;
 
 use super::course::Course;
 use super::hand::Hand;
+use super::happenings::Happenings;
 use super::step::{self, Fault, Settings, Step};
 use crate::endure::health::Doctor;
 use crate::endure::history::{Deed, Fault as KeyFault, Ledger, Observations};
@@ -47,6 +48,8 @@ struct Script<'a> {
     victims: &'a [usize],
     survivors: &'a [usize],
     stop: &'a Stop,
+    /// Where each deed is told as it is done.
+    happenings: &'a Happenings,
     /// The moment that seconds of the run are counted from.
     epoch: Instant,
 }
@@ -66,6 +69,7 @@ pub fn run(course: &mut Course<'_>, step: &Step, kind: &step::Faults) -> Result<
     let by_signal = kind.fault != Fault::Shutdown;
     // The thread of the fault has the servers meanwhile, the load needs no more than their addresses.
     let mut ground = course.ground.take().ok_or("there are no servers")?;
+    course.happenings = Happenings::default();
     let outcome = Hand::over(&mut ground, &victims, format, by_signal).and_then(|mut hand| {
         let script = Script {
             kind,
@@ -74,11 +78,13 @@ pub fn run(course: &mut Course<'_>, step: &Step, kind: &step::Faults) -> Result<
             victims: &victims,
             survivors: &survivors,
             stop: &course.stop.clone(),
+            happenings: &course.happenings.clone(),
             epoch: course.started(),
         };
         drill(course, step, &script, &mut hand)
     });
     course.ground = Some(ground);
+    course.happenings = Happenings::default();
     let stay_away = matches!(kind.fault, Fault::Kill | Fault::Shutdown) && !kind.restart;
     for &victim in victims.iter().filter(|_| stay_away) {
         course.alive[victim] = false;
@@ -243,9 +249,11 @@ impl Script<'_> {
             Fault::Rolling => return self.roll(hand, down),
             Fault::BadNode => {
                 let at_seconds = self.now();
+                self.tell("slow", self.victims, ": it stands still half of the time from now on");
                 let half_stopped = hand.half_stop(self.victims[0])?;
                 self.stop.sleep(down);
                 drop(half_stopped);
+                self.tell("slow", self.victims, " is over");
                 events.push(self.event(
                     "slow",
                     self.victims,
@@ -275,6 +283,7 @@ impl Script<'_> {
                     Ok(took) => format!("nothing left to repair {:.1} s later", took.as_secs_f64()),
                     Err(why) => why,
                 };
+                self.happenings.tell(event.outcome.clone());
             }
             if !self.stop.sleep(down.saturating_sub(back.elapsed())) {
                 break;
@@ -301,6 +310,12 @@ impl Script<'_> {
         }
     }
 
+    /// Tells who watches what begins to be done, or how it went.
+    fn tell(&self, kind: &str, victims: &[usize], how: &str) {
+        let names: Vec<String> = victims.iter().map(|&victim| self.servers[victim].to_string()).collect();
+        self.happenings.tell(format!("{kind} {}{how}", names.join(", ")));
+    }
+
     fn act(
         &self,
         events: &mut Vec<Event>,
@@ -309,7 +324,11 @@ impl Script<'_> {
         mut deed: impl FnMut() -> Result<(), String>,
     ) -> Result<(), String> {
         let at_seconds = self.now();
+        self.tell(kind, victims, "");
         let outcome = deed();
+        if let Err(why) = &outcome {
+            self.tell(kind, victims, &format!(" failed: {why}"));
+        }
         let text = outcome.as_ref().err().map_or("done", String::as_str);
         let mut event = self.event(kind, victims, at_seconds, text);
         event.for_seconds = 0.0;
@@ -333,6 +352,7 @@ impl Script<'_> {
                 ),
                 Err(why) => format!("member counts: {why}"),
             };
+            self.happenings.tell(event.outcome.clone());
         }
         self.stop.sleep(down.saturating_sub(since.elapsed()));
     }

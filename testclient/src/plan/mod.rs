@@ -15,6 +15,7 @@ mod faults;
 mod file;
 mod ground;
 mod hand;
+mod happenings;
 mod loader;
 mod loads;
 mod own;

@@ -30,6 +30,8 @@ use crate::load::Glimpse;
 const LINE_EVERY: Duration = Duration::from_secs(5);
 /// Seconds that are remembered; more than any terminal has columns.
 const HISTORY_SECONDS_MAX: usize = 600;
+/// Deeds that are shown at a time.
+const HAPPENINGS_SHOWN: usize = 2;
 /// A point of the history.
 const POINT_SECONDS: f64 = 1.0;
 
@@ -44,7 +46,9 @@ pub struct Scene {
     pub phases: usize,
     /// How it goes.
     pub glimpse: Glimpse,
-    /// What was done to the servers last.
+    /// What has been done to the servers in this phase so far, in order.
+    pub happenings: Vec<String>,
+    /// What was done to the servers last, before this phase.
     pub last_event: Option<String>,
     /// What comes after this phase.
     pub next: Option<String>,
@@ -78,6 +82,12 @@ enum Screen {
 struct History {
     answered_per_second: VecDeque<u64>,
     p99_us: VecDeque<u64>,
+    /// Whether something was done to the servers in that second.
+    is_marked: VecDeque<bool>,
+    /// What was done in this phase, with the second at which it was seen first.
+    happenings: Vec<(f64, String)>,
+    /// How many of these have been in a point.
+    marked: usize,
     /// Of the phase that is shown.
     phase_number: usize,
     /// Where the present point began.
@@ -110,6 +120,7 @@ impl Live {
 
     /// Shows the state, and returns what the person wants.
     pub fn show(&mut self, scene: &Scene) -> Wish {
+        let known = self.history.happenings.len();
         self.history.add(scene);
         match &mut self.screen {
             Screen::Full(terminal) => {
@@ -120,6 +131,10 @@ impl Live {
                 }
             }
             Screen::Lines { printed } => {
+                // What is done to the servers is told at once, not when a line is due.
+                for happening in self.history.happenings.iter().skip(known) {
+                    eprintln!("{}", happening_line(scene, happening));
+                }
                 if printed.is_none_or(|at| LINE_EVERY <= at.elapsed()) {
                     *printed = Some(Instant::now());
                     eprintln!("{}", line(scene, &self.history.rates));
@@ -185,6 +200,11 @@ impl History {
         if self.phase_number != scene.phase_number || glimpse.at_seconds < self.since.at_seconds {
             self.phase_number = scene.phase_number;
             self.since = Glimpse::default();
+            self.happenings.clear();
+            self.marked = 0;
+        }
+        for happening in scene.happenings.iter().skip(self.happenings.len()) {
+            self.happenings.push((glimpse.at_seconds, happening.clone()));
         }
         let seconds = glimpse.at_seconds - self.since.at_seconds;
         if seconds < POINT_SECONDS {
@@ -200,14 +220,27 @@ impl History {
         self.since = *glimpse;
         push(&mut self.answered_per_second, self.rates.answered as u64);
         push(&mut self.p99_us, (glimpse.p99_ms * 1e3) as u64);
+        push(&mut self.is_marked, self.marked < self.happenings.len());
+        self.marked = self.happenings.len();
     }
 }
 
-fn push(history: &mut VecDeque<u64>, point: u64) {
+fn push<T>(history: &mut VecDeque<T>, point: T) {
     if history.len() == HISTORY_SECONDS_MAX {
         history.pop_front();
     }
     history.push_back(point);
+}
+
+/// Something that was done to the servers, as one line of a log.
+fn happening_line(scene: &Scene, (seconds, what): &(f64, String)) -> String {
+    format!(
+        "{} ({} of {}), {}: {what}",
+        scene.phase,
+        scene.phase_number,
+        scene.phases,
+        words::seconds(*seconds)
+    )
 }
 
 /// The state as one line of a log.
@@ -248,7 +281,15 @@ fn draw(frame: &mut Frame, scene: &Scene, history: &History) {
     let now = words::rate(history.rates.answered);
     let most = history.answered_per_second.iter().copied().max().unwrap_or(0);
     let title = format!(" answered: now {now}, at most {} ", words::rate(most as f64));
-    draw_history(frame, rate, &title, history.answered_per_second.iter().copied(), Style::new().cyan());
+    let marks = &history.is_marked;
+    draw_history(
+        frame,
+        rate,
+        &title,
+        history.answered_per_second.iter().copied(),
+        marks,
+        Style::new().cyan(),
+    );
     let most = history.p99_us.iter().copied().max().unwrap_or(0);
     let title = format!(
         " p99: now {}, at most {} (logarithmic) ",
@@ -257,14 +298,28 @@ fn draw(frame: &mut Frame, scene: &Scene, history: &History) {
     );
     let logarithms =
         history.p99_us.iter().map(|&us| ((us + 1) as f64).log2() * 16.0).map(|height| height as u64);
-    draw_history(frame, latency, &title, logarithms, Style::new().yellow());
-    let or_nothing = |text: &Option<String>| text.clone().unwrap_or("nothing".to_owned());
-    let lines = vec![
-        Line::from(vec!["done to the servers: ".dim(), or_nothing(&scene.last_event).into()]),
-        Line::from(vec!["next: ".dim(), or_nothing(&scene.next).into()]),
-    ];
+    draw_history(frame, latency, &title, logarithms, marks, Style::new().yellow());
+    let mut lines: Vec<Line> = done(scene, history);
+    lines.push(Line::from(vec!["next: ".dim(), scene.next.as_deref().unwrap_or("nothing").into()]));
     frame.render_widget(Paragraph::new(lines), told);
     frame.render_widget("q or Ctrl-C ends the run and writes its report".dim(), keys);
+}
+
+/// What was done to the servers: the latest of this phase, else the last before it.
+fn done<'a>(scene: &'a Scene, history: &'a History) -> Vec<Line<'a>> {
+    let heading = "done to the servers: ";
+    let from = history.happenings.len().saturating_sub(HAPPENINGS_SHOWN);
+    let latest = &history.happenings[from..];
+    if latest.is_empty() {
+        let last = scene.last_event.as_deref().unwrap_or("nothing");
+        return vec![Line::from(vec![heading.dim(), last.into()])];
+    }
+    let row = |(place, (seconds, what)): (usize, &'a (f64, String))| {
+        let before = if place == 0 { heading.to_owned() } else { " ".repeat(heading.len()) };
+        let when = format!("at {}  ", words::seconds(*seconds));
+        Line::from(vec![before.dim(), when.magenta(), what.as_str().into()])
+    };
+    latest.iter().enumerate().map(row).collect()
 }
 
 fn draw_progress(frame: &mut Frame, area: Rect, glimpse: &Glimpse) {
@@ -310,13 +365,22 @@ fn draw_history(
     area: Rect,
     title: &str,
     points: impl DoubleEndedIterator<Item = u64>,
+    marks: &VecDeque<bool>,
     style: Style,
 ) {
     let block = Block::bordered().title(title);
     let width = usize::from(block.inner(area).width);
     let mut shown: Vec<u64> = points.rev().take(width).collect();
     shown.reverse();
+    let inner = block.inner(area);
     frame.render_widget(Sparkline::default().block(block).data(&shown).style(style), area);
+    // On the frame below, because a second without an answer has no bar.
+    let places = marks.iter().rev().take(shown.len()).rev().zip(inner.x..);
+    for (_, x) in places.filter(|(is_marked, _)| **is_marked) {
+        if let Some(cell) = frame.buffer_mut().cell_mut((x, inner.bottom())) {
+            cell.set_symbol("▲").set_style(Style::new().magenta());
+        }
+    }
 }
 
 #[cfg(test)]
@@ -344,7 +408,8 @@ mod tests {
                 p50_ms: 0.4,
                 p99_ms: if second == 10 { 40.0 } else { 2.5 },
             },
-            last_event: Some("kill 127.0.0.1:4411 at 8 s".to_owned()),
+            happenings: if second < 8 { Vec::new() } else { vec!["kill 127.0.0.1:4411".to_owned()] },
+            last_event: Some("start 127.0.0.1:4412: done".to_owned()),
             next: Some("R32".to_owned()),
         }
     }
@@ -376,13 +441,37 @@ mod tests {
             "2 WRONG",
             "answered: now 11,000 /s, at most 11,000 /s",
             "p99: now 2.50 ms, at most 40.0 ms",
-            "done to the servers: kill 127.0.0.1:4411 at 8 s",
+            "done to the servers: at 8.0 s  kill 127.0.0.1:4411",
             "next: R32",
             "q or Ctrl-C ends the run",
         ] {
             assert!(screen.contains(expected), "{expected} is not in\n{screen}");
         }
         assert!(screen.contains('█'), "{screen}");
+        // In the eighth second, under both curves.
+        assert_eq!(screen.matches("└───────▲").count(), 2, "{screen}");
+    }
+
+    #[test]
+    fn what_is_done_to_the_servers_is_told_when_it_happens_and_once() {
+        let mut history = History::default();
+        let told: Vec<usize> = (6..=9)
+            .map(|second| {
+                let known = history.happenings.len();
+                history.add(&scene(second));
+                history.happenings.len() - known
+            })
+            .collect();
+        assert_eq!(told, [0, 0, 1, 0]);
+        assert_eq!(
+            happening_line(&scene(8), &history.happenings[0]),
+            "R16 (3 of 9), 8.0 s: kill 127.0.0.1:4411"
+        );
+        assert_eq!(history.is_marked, [false, false, true, false]);
+        history.add(&Scene { phase_number: 4, happenings: Vec::new(), ..scene(1) });
+        assert!(history.happenings.is_empty(), "another phase");
+        let before = Scene { happenings: Vec::new(), ..scene(1) };
+        assert_eq!(done(&before, &history)[0].to_string(), "done to the servers: start 127.0.0.1:4412: done");
     }
 
     #[test]

@@ -359,6 +359,10 @@ fn suspended_servers_are_judged_by_every_key() {
     let kinds: Vec<&str> =
         result["events"].as_array().unwrap().iter().map(|event| event["kind"].as_str().unwrap()).collect();
     assert_eq!(kinds, ["suspend", "resume"]);
+    // Told while it was done, among the lines about the load, and not only in the end.
+    for deed in ["s: suspend 127.0.0.1:", "s: resume 127.0.0.1:"] {
+        assert!(said(&output).contains(deed), "{}", said(&output));
+    }
     let checks = names(&result, "checks");
     for expected in
         ["faults: keys lost", "faults: keys stale, resurrected or wrong", "faults: goodput recovers"]
