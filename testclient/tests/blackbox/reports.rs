@@ -193,7 +193,7 @@ fn a_browser_shows_the_page_and_runs_its_script() {
     let console: Vec<&str> = complaints.lines().filter(|line| line.contains("CONSOLE")).collect();
     assert!(console.is_empty(), "{console:?}");
     for (plot, count) in
-        [("timeline", 8), ("knee", 1), ("grid", 1), ("scaling", 3), ("distribution", 18), ("servers", 17)]
+        [("timeline", 8), ("knee", 1), ("grid", 1), ("scaling", 4), ("distribution", 18), ("servers", 17)]
     {
         assert_eq!(dom.matches(&format!("data-plot=\"{plot}\"")).count(), count, "{plot}");
     }
