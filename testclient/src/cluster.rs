@@ -13,6 +13,7 @@ use violet_client::{Format, Key, MessageId, Operation, Reply, Request, Status, V
 
 use crate::craft;
 use crate::grid::course_policy;
+use crate::names::Mark;
 use crate::settings::CheckArguments;
 use crate::values::Random;
 
@@ -64,6 +65,8 @@ pub struct Cluster {
     pub format: Format,
     /// Draws for the running stage.
     pub random: Random,
+    /// Draws of keys, which no other run makes, whatever its seed.
+    names: Random,
     /// How the check was asked for.
     pub options: CheckArguments,
     /// Remarks of the running stage that do not decide it.
@@ -75,7 +78,15 @@ pub struct Cluster {
 impl Cluster {
     /// All servers, none of them killed.
     pub fn new(servers: Vec<SocketAddr>, format: Format, seed: u64, options: CheckArguments) -> Self {
-        Self { servers, format, random: Random::new(seed), options, notes: Vec::new(), killed: Vec::new() }
+        Self {
+            servers,
+            format,
+            random: Random::new(seed),
+            names: Mark::fresh().random(seed),
+            options,
+            notes: Vec::new(),
+            killed: Vec::new(),
+        }
     }
 
     /// Remembers a remark that does not decide the stage.
@@ -105,9 +116,14 @@ impl Cluster {
         self.servers.iter().all(|server| server.ip().is_loopback())
     }
 
-    /// A key that no other stage uses.
+    /// A key that no other stage uses, and no other run.
     pub fn fresh_key(&mut self) -> Key {
-        Key::parse(&self.random.next().to_le_bytes()).expect("a key of eight bytes is legal")
+        Key::parse(&self.names.next().to_le_bytes()).expect("a key of eight bytes is legal")
+    }
+
+    /// What tells the keys of a set from all others, of this run and of others.
+    pub fn fresh_tag(&mut self) -> u32 {
+        self.names.next() as u32
     }
 
     /// An id that no other request uses, whatever the seed: servers remember ids from the last run.

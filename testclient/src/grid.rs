@@ -15,6 +15,7 @@ use violet_client::{Format, Key, RetryPolicy, Status};
 
 use crate::load::phase::{Ran, run_threads};
 use crate::load::{Ask, Call, Conduct, End, Observer, Pace, Verdict, Workload};
+use crate::names::KeyNames;
 use crate::report::{Table, milliseconds};
 use crate::result::{Loop, Phase};
 use crate::routes::Routes;
@@ -110,7 +111,11 @@ pub struct GridPlan {
     pub sizes: Sizes,
     /// Generator threads.
     pub threads: usize,
-    /// Seed of keys, values and draws.
+    /// What keys are called.
+    pub names: KeyNames,
+    /// Whether a client keeps to one key, as the first graders of 2019 did, instead of writing a new one in each loop.
+    pub same_key: bool,
+    /// Seed of values and draws.
     pub seed: u64,
 }
 
@@ -122,7 +127,7 @@ pub struct CellResult {
     /// What was counted.
     pub ran: Ran,
     /// What was wrong with values.
-    pub faults: ValueFaults,
+    pub values: ValueFaults,
     format: Format,
 }
 
@@ -162,26 +167,25 @@ pub struct CellRecord {
 }
 
 impl CellResult {
-    /// Whether a value was wrong or missing, or nothing at all succeeded.
-    pub fn is_failed(&self) -> bool {
-        0 < self.faults.wrong + self.faults.missing || self.ran.tally.successes_in_window == 0
+    /// Why the cell has failed: a value was wrong or missing, or nothing at all succeeded. One sentence each.
+    pub fn faults(&self) -> Vec<String> {
+        let ValueFaults { wrong, missing, first } = &self.values;
+        let mut faults = Vec::new();
+        if 0 < wrong + missing {
+            let first = first.as_deref().unwrap_or_default();
+            faults.push(format!("{wrong} wrong and {missing} missing values; first: {first}"));
+        }
+        if self.ran.tally.successes_in_window == 0 {
+            faults.push("no request succeeded".to_owned());
+        }
+        faults
     }
 
-    /// What a reader should notice, one sentence each.
+    /// What a reader should notice beside that, one sentence each.
     pub fn remarks(&self) -> Vec<String> {
         let tally = &self.ran.tally;
         let counts = tally.counts();
         let mut remarks = Vec::new();
-        if 0 < self.faults.wrong + self.faults.missing {
-            let first = self.faults.first.as_deref().unwrap_or_default();
-            remarks.push(format!(
-                "{} wrong and {} missing values; first: {first}",
-                self.faults.wrong, self.faults.missing
-            ));
-        }
-        if tally.successes_in_window == 0 {
-            remarks.push("no request succeeded".to_owned());
-        }
         if 0 < tally.unreadable_by_proto2 {
             let count = tally.unreadable_by_proto2;
             remarks.push(format!("{count} replies leave errCode out when it is 0: clients before 2021 fail"));
@@ -214,10 +218,10 @@ impl CellResult {
         remarks
     }
 
-    /// The cell as a phase of a run that began `at_seconds` before it.
-    pub fn phase(&self, at_seconds: f64, servers: &[SocketAddr]) -> Phase {
-        let (name, timing) = (self.cell.name(), Loop::Closed { clients: self.cell.clients });
-        self.ran.phase(&name, &name, timing, at_seconds, servers, self.format)
+    /// The cell as a phase of this name, at the beginning of its run.
+    pub fn phase(&self, name: &str, group: &str, servers: &[SocketAddr]) -> Phase {
+        let timing = Loop::Closed { clients: self.cell.clients };
+        self.ran.phase(name, group, timing, 0.0, servers, self.format)
     }
 
     /// The numbers for a result file.
@@ -227,20 +231,23 @@ impl CellResult {
             cell: self.cell.name(),
             clients: self.cell.clients,
             tally: TallyRecord::of(&self.ran.tally, self.format),
-            wrong_values: self.faults.wrong,
-            missing_values: self.faults.missing,
-            first_value_fault: self.faults.first.clone(),
+            wrong_values: self.values.wrong,
+            missing_values: self.values.missing,
+            first_value_fault: self.values.first.clone(),
             original_2015_per_second: original,
             ratio_to_original: original.map(|rate| self.ran.tally.throughput() / f64::from(rate)),
             own_processor_share: self.ran.processor_share,
-            remarks: self.remarks(),
+            remarks: [self.faults(), self.remarks()].concat(),
         }
     }
 }
 
 #[derive(Clone, Copy)]
 struct LoopClient {
-    key_number: u64,
+    /// `None` before the first loop.
+    key_number: Option<u64>,
+    /// Counts the PUTs of the key.
+    round: u64,
     put_acknowledged: bool,
 }
 
@@ -252,6 +259,8 @@ struct PutGetLoop<'a> {
     routes: Option<&'a Routes>,
     format: Format,
     contents: Contents,
+    names: KeyNames,
+    same_key: bool,
     random: Random,
     clients: Vec<LoopClient>,
     next_key_number: u64,
@@ -268,7 +277,9 @@ impl<'a> PutGetLoop<'a> {
             format: plan.format,
             contents: Contents::new(plan.seed, plan.sizes),
             random: Random::new(plan.seed ^ (thread as u64 + 1) << 32),
-            clients: vec![LoopClient { key_number: 0, put_acknowledged: false }; clients],
+            names: plan.names,
+            same_key: plan.same_key,
+            clients: vec![LoopClient { key_number: None, round: 0, put_acknowledged: false }; clients],
             next_key_number: thread as u64,
             key_step: plan.threads as u64,
             faults: ValueFaults::default(),
@@ -289,38 +300,43 @@ impl<'a> PutGetLoop<'a> {
 }
 
 /// Versions are drawn, negative ones too, because they are opaque to a server.
-fn version_of(key_number: u64) -> i32 {
-    Random::new(key_number).next() as i32
-}
-
-fn key_of(key_number: u64) -> Key {
-    Key::parse(&key_number.to_le_bytes()).expect("a key of eight bytes is legal")
+fn version_of(key_number: u64, round: u64) -> i32 {
+    Random::new(key_number ^ round << 32).next() as i32
 }
 
 impl Workload for PutGetLoop<'_> {
     fn next(&mut self, client: usize, value: &mut Vec<u8>) -> Option<Call> {
-        let LoopClient { key_number, put_acknowledged } = self.clients[client];
-        if put_acknowledged {
-            let key = key_of(key_number);
+        let LoopClient { key_number, round, put_acknowledged } = self.clients[client];
+        if let Some(key_number) = key_number.filter(|_| put_acknowledged) {
+            let key = self.names.key(key_number);
             return Some(Call { server: self.server(&key, false), ask: Ask::Get { key } });
         }
-        let key_number = self.next_key_number;
-        self.clients[client].key_number = key_number;
-        self.next_key_number += self.key_step;
-        let (key, version) = (key_of(key_number), version_of(key_number));
+        let key_number = key_number.filter(|_| self.same_key).unwrap_or_else(|| {
+            self.next_key_number += self.key_step;
+            self.next_key_number - self.key_step
+        });
+        let round = round + 1;
+        self.clients[client] = LoopClient { key_number: Some(key_number), round, put_acknowledged };
+        let (key, version) = (self.names.key(key_number), version_of(key_number, round));
         self.contents.write(key_number, version, value);
         Some(Call { server: self.server(&key, true), ask: Ask::Put { key, version } })
     }
 
     fn on_end(&mut self, client: usize, end: End<'_>) -> Verdict {
-        let LoopClient { key_number, put_acknowledged } = self.clients[client];
+        let LoopClient { key_number, round, put_acknowledged } = self.clients[client];
+        let key_number = key_number.unwrap_or_default();
         if !put_acknowledged {
-            self.clients[client].put_acknowledged = end.status() == Some(Status::Success);
+            let is_acknowledged = end.status() == Some(Status::Success);
+            self.clients[client].put_acknowledged = is_acknowledged;
+            if !is_acknowledged {
+                // It may be carried out yet, so nothing could be said of that key any more.
+                self.clients[client].key_number = None;
+            }
             return end.verdict();
         }
         self.clients[client].put_acknowledged = false;
         let End::Answered(response) = end else { return end.verdict() };
-        let version = version_of(key_number);
+        let version = version_of(key_number, round);
         match response.status {
             Status::Success => {
                 let value = response.value.unwrap_or_default();
@@ -361,9 +377,9 @@ pub fn run_cell(plan: &GridPlan, cell: Cell, observer: Observer<'_>) -> Result<C
         (0..threads).map(|thread| conduct(plan, cell, clients(thread), thread)).collect();
     let ran = run_threads(&conducts, &mut loops, observer);
     let ran = ran.map_err(|error| format!("cannot run {}: {error}", cell.name()))?;
-    let mut faults = ValueFaults::default();
-    loops.into_iter().for_each(|one| faults.add(one.faults));
-    Ok(CellResult { cell, ran, faults, format: plan.format })
+    let mut values = ValueFaults::default();
+    loops.into_iter().for_each(|one| values.add(one.faults));
+    Ok(CellResult { cell, ran, values, format: plan.format })
 }
 
 fn conduct(plan: &GridPlan, cell: Cell, clients: usize, thread: usize) -> Conduct {
@@ -429,8 +445,8 @@ pub fn table(results: &[CellResult]) -> Table {
             milliseconds(patience.ms(100.0)),
             counts.timed_out.to_string(),
             errors.to_string(),
-            result.faults.wrong.to_string(),
-            result.faults.missing.to_string(),
+            result.values.wrong.to_string(),
+            result.values.missing.to_string(),
             (counts.foreign + counts.duplicates + counts.undecodable).to_string(),
             result.ran.processor_share.map_or_else(dash, |share| format!("{:.0}", 100.0 * share)),
         ]);

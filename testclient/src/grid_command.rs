@@ -12,6 +12,7 @@ use crate::batch;
 use crate::grid::{self, Asked, CELLS, Cell, CellRecord, CellResult, GridPlan};
 use crate::load::RECEIVE_BUFFER_BYTES;
 use crate::machine;
+use crate::names::{KEY_BYTES_MIN, KeyNames, Mark};
 use crate::report::{self, Preamble, Progress};
 use crate::settings::GridArguments;
 use crate::values::{Random, Sizes};
@@ -75,7 +76,7 @@ pub fn run(arguments: &GridArguments) -> Result<bool, String> {
         }
         None
     };
-    let failed = results.iter().any(CellResult::is_failed);
+    let failed = results.iter().any(|result| !result.faults().is_empty());
     print_results(&results, overload.as_ref(), failed, &mut progress);
     if let Some(path) = &arguments.common.run.json {
         let record = GridRecord {
@@ -109,13 +110,16 @@ fn plan(arguments: &GridArguments, servers: Vec<SocketAddr>) -> Result<GridPlan,
     if let Some(bytes) = arguments.value_bytes.filter(|bytes| !(1..=bytes_max).contains(bytes)) {
         return Err(format!("--value-bytes {bytes}: must be 1 to {bytes_max}"));
     }
+    let seed = arguments.common.run.seed.unwrap_or_else(Random::fresh_seed);
     Ok(GridPlan {
         servers,
         format,
         window: Duration::from_secs_f64(arguments.seconds),
         sizes: arguments.value_bytes.map_or(Sizes::UpTo(grid::VALUE_BYTES_MAX), Sizes::Fixed),
         threads: arguments.threads,
-        seed: arguments.common.run.seed.unwrap_or_else(Random::fresh_seed),
+        names: KeyNames::new(Mark::fresh(), seed, KEY_BYTES_MIN),
+        same_key: false,
+        seed,
     })
 }
 
@@ -170,7 +174,7 @@ fn run_wiped(plan: &GridPlan, cell: Cell, progress: &mut Progress) -> Result<Cel
         report::milliseconds(result.ran.tally.latency_ms(50.0)),
         report::milliseconds(result.ran.tally.latency_ms(99.0)),
     ));
-    for remark in result.remarks() {
+    for remark in [result.faults(), result.remarks()].concat() {
         progress.line(&format!("      {remark}"));
     }
     Ok(result)

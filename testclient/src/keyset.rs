@@ -8,6 +8,7 @@ use violet_client::{Format, Key, Status};
 use crate::batch;
 use crate::cluster::{Cluster, Finding, fail};
 use crate::load::{Ask, Call, End};
+use crate::names::Mark;
 use crate::values::{Contents, Random, Sizes};
 
 /// Parallel requests of these reads and writes.
@@ -37,9 +38,14 @@ pub struct KeySet {
 }
 
 impl KeySet {
-    /// `count` keys that no other stage uses.
+    /// `count` keys that no other stage uses, and no other run.
     pub fn new(cluster: &mut Cluster, count: u64, sizes: Sizes) -> Self {
-        Self::drawn(&mut cluster.random, count, sizes)
+        Self { stage: cluster.fresh_tag(), ..Self::drawn(&mut cluster.random, count, sizes) }
+    }
+
+    /// The same keys under names that no other run has.
+    pub fn of_run(self, mark: Mark) -> Self {
+        Self { stage: mark.random(self.stage.into()).next() as u32, ..self }
     }
 
     /// `count` keys and their values as these draws decide.

@@ -20,6 +20,7 @@ use crate::interrupt::Stop;
 use crate::load::phase::{format_name, run_phase_counted};
 use crate::load::search::{self, SearchPlan};
 use crate::load::{Glimpse, PhasePlan, Work};
+use crate::names::{KEY_BYTES_MAX, KEY_BYTES_MIN, KeyNames, Mark};
 use crate::report::{Preamble, Progress, milliseconds, write_json};
 use crate::result::{Arrivals, Check, LAYOUT, Latency, Loop, Operation, Phase, RunResult};
 use crate::settings::CommonArguments;
@@ -67,6 +68,9 @@ pub struct LoadArguments {
     /// How many keys are used; they are stored first, by a closed loop.
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     pub keys: usize,
+    /// Lengths of keys in bytes, 8 to 32.
+    #[arg(long, value_name = "BYTES", default_value_t = KEY_BYTES_MIN, value_parser = parse_key_bytes)]
+    pub key_bytes: usize,
     /// Which keys are asked for: uniform, sequential, zipf:THETA, hot:PERCENT-OF-REQUESTS:PERCENT-OF-KEYS, absent (never
     /// stored; with --mix get:100).
     #[arg(long, value_name = "ORDER", default_value = "uniform")]
@@ -106,6 +110,11 @@ pub struct LoadArguments {
     pub read_all: bool,
 }
 
+fn parse_key_bytes(text: &str) -> Result<usize, String> {
+    let bytes = text.parse().ok().filter(|bytes| (KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(bytes));
+    bytes.ok_or_else(|| format!("must be {KEY_BYTES_MIN} to {KEY_BYTES_MAX}"))
+}
+
 /// How the times of an open loop lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ArrivalsChoice {
@@ -138,8 +147,9 @@ pub fn run(arguments: &LoadArguments) -> Result<bool, String> {
     }
     let contents = contents(arguments, format, seed)?;
     let target = Target { servers: servers.clone(), format };
+    let names = KeyNames::new(Mark::fresh(), seed, arguments.key_bytes);
     let mut run = Run {
-        keys: Keys::new(target, arguments.keys, contents, seed, arguments.threads)?,
+        keys: Keys::new(target, arguments.keys, contents, names, seed, arguments.threads)?,
         result: begin_result(arguments, &servers, seed, format),
         progress: Progress::new(),
         ticks: host::ticks(),
@@ -260,6 +270,7 @@ fn begin_result(
     let settings = BTreeMap::from([
         ("format".to_owned(), format_name(format).to_owned()),
         ("keys".to_owned(), arguments.keys.to_string()),
+        ("key-bytes".to_owned(), arguments.key_bytes.to_string()),
         ("key-order".to_owned(), arguments.key_order.to_string()),
         ("mix".to_owned(), arguments.mix.to_string()),
         ("value-bytes".to_owned(), arguments.value_bytes.to_string()),

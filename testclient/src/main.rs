@@ -24,6 +24,7 @@ mod keyset;
 mod load;
 mod load_command;
 mod machine;
+mod names;
 mod plan;
 mod report;
 mod reports;

@@ -39,7 +39,7 @@ pub struct RunResult {
     pub arguments: Vec<String>,
     /// Start of the run, from 1970, in seconds.
     pub started_unix_seconds: u64,
-    /// Repeats the run: keys, values and draws, not the timing.
+    /// Repeats the run: values and draws, not the timing, nor the names of keys.
     pub seed: u64,
     /// All settings, as text, by name.
     pub settings: BTreeMap<String, String>,

@@ -66,7 +66,8 @@ pub struct RunArguments {
     /// The generation of the protocol; protobuf when not given, but `check` runs both.
     #[arg(long)]
     pub format: Option<FormatChoice>,
-    /// Repeats a run: the same keys, values and draws, not the timing. Drawn and printed when not given.
+    /// Repeats a run: the same values and draws, not the timing. Keys on servers that others may use, too, have names of
+    /// their own in each run. Drawn and printed when not given.
     #[arg(long)]
     pub seed: Option<u64>,
     /// Writes everything that was seen to this file.

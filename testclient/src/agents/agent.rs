@@ -277,7 +277,10 @@ fn carry_out(queue: &Receiver<Task>, writer: &Writer, stop: &Stop) -> io::Result
                 };
                 let outcome = loader.load(&order, stop, &mut watch);
                 let message = match outcome {
-                    Ok(phase) => FromAgent::Done { phase: Box::new(phase), faults: loader.faults() },
+                    Ok(phase) => {
+                        let (faults, remarks) = (loader.faults(), loader.remarks());
+                        FromAgent::Done { phase: Box::new(phase), faults, remarks }
+                    }
                     Err(why) => FromAgent::Failed { why },
                 };
                 say(writer, &message)?;

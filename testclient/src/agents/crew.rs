@@ -41,6 +41,7 @@ pub struct Crew {
     members: Vec<Member>,
     losses: Vec<String>,
     faults: Vec<String>,
+    remarks: Vec<String>,
 }
 
 /// A crew that has met: where it runs, and what should be known about it.
@@ -60,7 +61,7 @@ impl Crew {
     /// One sentence that names the agent and what would be right: a run with fewer agents is another run.
     pub fn meet(names: &[String], token: Option<&str>) -> Result<Met, String> {
         let mut met = Met {
-            crew: Self { members: Vec::new(), losses: Vec::new(), faults: Vec::new() },
+            crew: Self { members: Vec::new(), losses: Vec::new(), faults: Vec::new(), remarks: Vec::new() },
             machines: Vec::new(),
             warnings: Vec::new(),
         };
@@ -136,7 +137,7 @@ impl Loader for Crew {
         };
         let planned = Duration::from_secs_f64(order.settings.seconds) + LEAD;
         let limit = match order.work {
-            Work::Mixed => Some(Instant::now() + planned + OVERTIME_MAX),
+            Work::Mixed | Work::PutGet { .. } => Some(Instant::now() + planned + OVERTIME_MAX),
             Work::Fill => None,
         };
         let failure = gathering.gather(self, &news, limit, stop, watch);
@@ -153,6 +154,10 @@ impl Loader for Crew {
 
     fn faults(&mut self) -> Vec<String> {
         std::mem::take(&mut self.faults)
+    }
+
+    fn remarks(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.remarks)
     }
 
     fn losses(&self) -> Vec<String> {
@@ -192,10 +197,11 @@ impl Gathering {
                             watch(&sum_of(&self.glimpses));
                             continue;
                         }
-                        Ok(FromAgent::Done { phase, faults }) => {
+                        Ok(FromAgent::Done { phase, faults, remarks }) => {
                             let name = crew.members[place].name.clone();
-                            crew.faults
-                                .extend(faults.into_iter().map(|fault| format!("agent {name}: {fault}")));
+                            let named = |text: String| format!("agent {name}: {text}");
+                            crew.faults.extend(faults.into_iter().map(named));
+                            crew.remarks.extend(remarks.into_iter().map(named));
                             self.parts.push((name, *phase));
                         }
                         Ok(FromAgent::Failed { why }) => {
@@ -264,8 +270,10 @@ fn share(order: &Order, turn: usize, present: usize, place: usize, all: usize) -
     let part = |whole: usize, turn: usize, of: usize| whole / of + usize::from(turn < whole % of);
     let mut share = order.clone();
     let keys = usize::try_from(order.settings.keys).unwrap_or(usize::MAX);
+    // The graders' loop makes its keys itself.
+    let needs_keys = !matches!(order.work, Work::PutGet { .. });
     share.settings.keys = part(keys, place, all) as u64;
-    if share.settings.keys == 0 {
+    if needs_keys && share.settings.keys == 0 {
         return None;
     }
     share.keys_seed = Random::new(order.keys_seed ^ place as u64).next();
@@ -274,7 +282,10 @@ fn share(order: &Order, turn: usize, present: usize, place: usize, all: usize) -
     match &mut share.timing {
         Loop::Open { rate, .. } => *rate /= present as f64,
         Loop::Closed { clients } => {
-            *clients = part(*clients, turn, present).min(share.settings.keys as usize);
+            *clients = part(*clients, turn, present);
+            if needs_keys {
+                *clients = (*clients).min(share.settings.keys as usize);
+            }
             if *clients == 0 {
                 return None;
             }
@@ -335,6 +346,7 @@ fn read_clock(stream: &mut TcpStream) -> io::Result<Offset> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::names::Mark;
     use crate::plan::{Settings, fake};
     use std::net::TcpListener;
 
@@ -350,6 +362,7 @@ mod tests {
             settings: Settings { keys, seconds: 0.1, ..Settings::default() },
             servers: Vec::new(),
             keys_seed: 1,
+            mark: Mark::fresh(),
             seed: 2,
         }
     }
@@ -414,8 +427,15 @@ mod tests {
         let good = agent(|stream| {
             send(stream, &FromAgent::Glimpse { glimpse: Glimpse { offered: 7, ..Glimpse::default() } })
                 .unwrap();
-            send(stream, &FromAgent::Done { phase: Box::new(fake::phase(30.0, 30, 0)), faults: Vec::new() })
-                .unwrap();
+            send(
+                stream,
+                &FromAgent::Done {
+                    phase: Box::new(fake::phase(30.0, 30, 0)),
+                    faults: Vec::new(),
+                    remarks: Vec::new(),
+                },
+            )
+            .unwrap();
         });
         let bad = agent(|stream| stream.shutdown(std::net::Shutdown::Both).unwrap());
         let Met { mut crew, machines, warnings } = Crew::meet(&[good, bad.clone()], None).unwrap();

@@ -10,7 +10,7 @@ use crate::plan::Order;
 use crate::result::{Machine, Phase};
 
 /// Of the messages. Both sides must speak the same.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 /// Longest message in bytes; a phase of a day with a hundred servers is a hundredth of it.
 const MESSAGE_BYTES_MAX: u32 = 256 << 20;
 
@@ -76,6 +76,8 @@ pub enum FromAgent {
         phase: Box<Phase>,
         /// What was wrong with answers, one sentence each.
         faults: Vec<String>,
+        /// What a reader should notice, one sentence each.
+        remarks: Vec<String>,
     },
     /// The phase could not be made.
     Failed {

@@ -23,6 +23,7 @@ use super::probe;
 use super::processors::{self, Processors};
 use crate::load::PhasePlan;
 use crate::load::phase::run_phase_counted;
+use crate::names::{KEY_BYTES_MIN, KeyNames, Mark};
 use crate::sockets::Packing;
 use crate::values::{Contents, Random, Sizes};
 use crate::workload::{Keys, Target};
@@ -78,7 +79,8 @@ pub fn run(arguments: &GeneratorArguments) -> Result<bool, String> {
     bare(arguments, &codec, Mix::fill(KEYS), server, None)?;
     let target = Target { servers: vec![server], format: Format::Raw };
     let contents = Contents::new(2, Sizes::Fixed(arguments.value_bytes as usize));
-    let mut keys = Keys::new(target, KEYS as usize, contents, 2, 1)?;
+    let names = KeyNames::new(Mark::fresh(), 2, KEY_BYTES_MIN);
+    let mut keys = Keys::new(target, KEYS as usize, contents, names, 2, 1)?;
     engine(&PhasePlan::fill(arguments.clients as usize), &mut keys)?;
     let sample = Duration::from_millis(arguments.sample_ms);
     let plan = PhasePlan {

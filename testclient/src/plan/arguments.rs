@@ -43,7 +43,8 @@ pub struct RunPlanArguments {
     /// One more statement that decides the exit code, such as 'p99 < 20 ms in R16'.
     #[arg(long = "threshold", value_name = "STATEMENT")]
     pub thresholds: Vec<String>,
-    /// Repeats a run: the same keys, values and draws, not the timing. Drawn when neither given nor in the plan.
+    /// Repeats a run: the same values and draws, not the timing, and not the names of keys, which are each run's own so
+    /// that two at once do not meet. Drawn when neither given nor in the plan.
     #[arg(long)]
     pub seed: Option<u64>,
     /// Agents that make the loads together, instead of this process.

@@ -59,7 +59,7 @@ fn run_stages(
         course.result.checks.extend(ran.map(|record| check(&step.name, record)));
     }
     // Stages write keys of their own, and wipe.
-    course.loader.forget();
+    course.forget();
     Ok(())
 }
 

@@ -13,12 +13,14 @@ use super::cost::Meter;
 use super::ground::{Ground, Home, OwnCluster};
 use super::happenings::Happenings;
 use super::loader::{Loader, Order, Work};
+use super::marks::Marks;
 use super::step::{Kind, Plan, Settings, Step};
 use super::{conformance, faults, loads, scaling, search};
 use crate::alive;
 use crate::batch;
 use crate::interrupt::Stop;
 use crate::load::Glimpse;
+use crate::names::Mark;
 use crate::report::{Progress, milliseconds};
 use crate::reports::live::{Live, Scene, Wish};
 use crate::result::{Check, Event, Loop, Phase, RunResult};
@@ -53,8 +55,12 @@ pub struct Course<'a> {
     pub progress: Progress,
     /// Draws that belong to the run as a whole.
     pub random: Random,
+    /// What this run's keys have and those of no other run.
+    pub mark: Mark,
     /// What is being done to the servers at this moment.
     pub happenings: Happenings,
+    /// What tells whether somebody else empties the servers; none after whatever may have emptied them on our side.
+    pub marks: Option<Marks>,
     /// Servers that gave a sign of life before this step, by place in the list.
     pub alive: Vec<bool>,
     started: Instant,
@@ -84,12 +90,14 @@ impl<'a> Course<'a> {
             forgives: false,
             progress: Progress::new(),
             happenings: Happenings::default(),
+            marks: None,
             alive: Vec::new(),
             started: Instant::now(),
             keys_seed: random.next(),
             losses_noted: 0,
             step_number: 0,
             random,
+            mark: Mark::fresh(),
             result,
         }
     }
@@ -257,7 +265,7 @@ impl<'a> Course<'a> {
         let servers = self.servers();
         let everyone: Vec<usize> = (0..servers.len()).collect();
         let failed = batch::wipe_out(&servers, &everyone, format)?;
-        self.loader.forget();
+        self.forget();
         match failed.first() {
             None => Ok(()),
             Some((server, what)) => Err(format!(
@@ -267,6 +275,12 @@ impl<'a> Course<'a> {
                 servers[*server]
             )),
         }
+    }
+
+    /// What was written is no longer there, or may not be.
+    pub fn forget(&mut self) {
+        self.loader.forget();
+        self.marks = None;
     }
 
     /// An order for a phase on the living servers.
@@ -279,6 +293,7 @@ impl<'a> Course<'a> {
             settings: settings.clone(),
             servers: self.servers(),
             keys_seed: self.keys_seed,
+            mark: self.mark,
             seed: self.random.next(),
         }
     }
@@ -289,9 +304,13 @@ impl<'a> Course<'a> {
     /// One sentence, when it could not be made.
     pub fn load(&mut self, order: &Order) -> Result<Phase, String> {
         let pids = self.ground.as_ref().and_then(Ground::own_pids);
+        let format = order.settings.format.format();
+        if self.marks.is_none() {
+            self.marks = Some(Marks::leave(&order.servers, format, self.mark, self.random.next())?);
+        }
         self.warm_up(order)?;
         let order = &Order { settings: Settings { warm_up: 0.0, ..order.settings.clone() }, ..order.clone() };
-        let mut meter = Meter::new(&order.servers, order.settings.format.format(), pids)?;
+        let mut meter = Meter::new(&order.servers, format, pids)?;
         let before = meter.read();
         let at_seconds = self.now();
         let loaded = self.make(order);
@@ -300,9 +319,15 @@ impl<'a> Course<'a> {
         phase.at_seconds = at_seconds;
         phase.cost = meter.read().cost_since(&before);
         self.note_phase(phase.clone());
+        for remark in self.loader.remarks() {
+            self.progress.line(&format!("           {remark}"));
+        }
         let faults = self.loader.faults();
         if 0 < phase.counts.wrong || !faults.is_empty() {
             let mut seen = format!("{} wrong answers: {}", phase.counts.wrong, faults.join("; "));
+            if let Some(loss) = self.marks.as_ref().and_then(|marks| marks.loss(&order.servers, format)) {
+                seen.push_str(&format!("; {loss}"));
+            }
             if self.forgives {
                 seen.push_str("; forgiven, because strict = false");
             }
@@ -313,7 +338,7 @@ impl<'a> Course<'a> {
 
     /// The warm-up is a phase of its own that nobody looks at, so that the meters do not run in it.
     fn warm_up(&mut self, order: &Order) -> Result<(), String> {
-        if order.settings.warm_up == 0.0 || order.work == Work::Fill {
+        if order.settings.warm_up == 0.0 || order.work != Work::Mixed {
             return Ok(());
         }
         let mut warm = order.clone();

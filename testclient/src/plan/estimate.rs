@@ -3,6 +3,7 @@
 //! Loads take what they are told to; all else is an allowance, marked `≈`.
 
 use super::faults;
+use super::loads::rest_seconds;
 use super::scaling;
 use super::step::{Kind, Plan, Step, mean_bytes};
 use crate::report::Table;
@@ -50,8 +51,7 @@ fn describe(step: &Step) -> (String, f64, bool) {
         }
         Kind::Grid(kind) => {
             let names: Vec<String> = kind.cells.iter().map(|cell| cell.0.name()).collect();
-            let rests =
-                kind.cells.iter().filter(|cell| 64 <= cell.0.clients).count() as f64 * kind.rest_seconds;
+            let rests: f64 = kind.cells.iter().map(|cell| rest_seconds(kind, cell.0.clients)).sum();
             let seconds = settings.repeats as f64 * (kind.cells.len() as f64 * settings.seconds + rests);
             (format!("cells {} of {} s", names.join(" "), settings.seconds), seconds, true)
         }

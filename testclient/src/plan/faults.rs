@@ -90,7 +90,7 @@ pub fn run(course: &mut Course<'_>, step: &Step, kind: &step::Faults) -> Result<
         course.alive[victim] = false;
     }
     // The load's keys may have lost values by what was done to the servers.
-    course.loader.forget();
+    course.forget();
     outcome
 }
 
@@ -168,7 +168,9 @@ fn drill(
 fn witness_keys(course: &mut Course<'_>, settings: &Settings) -> Result<Arc<Shared>, String> {
     let sizes = settings.value_bytes.load()?;
     let count = settings.keys.clamp(WITNESSES as u64, LEDGER_KEYS_MAX);
-    Ok(Arc::new(Shared::new(Ledger::new(KeySet::drawn(&mut course.random, count, sizes)))))
+    Ok(Arc::new(Shared::new(Ledger::new(
+        KeySet::drawn(&mut course.random, count, sizes).of_run(course.mark),
+    ))))
 }
 
 fn fill(

@@ -332,11 +332,19 @@ fn takes(kind: &str) -> Option<&'static [&'static str]> {
     Some(match kind {
         "load" | "search" | "scaling" => &SETTINGS,
         "conformance" | "capacity" | "wipe" => &["format"],
-        "grid" => &["format", "value-bytes", "seconds", "repeats", "threads"],
-        "bulk" => &["format", "keys", "value-bytes", "seconds", "waits-ms", "threads"],
-        "faults" => {
-            &["format", "keys", "value-bytes", "mix", "arrivals", "waits-ms", "in-flight-max", "threads"]
-        }
+        "grid" => &["format", "key-bytes", "value-bytes", "seconds", "repeats", "threads"],
+        "bulk" => &["format", "keys", "key-bytes", "value-bytes", "seconds", "waits-ms", "threads"],
+        "faults" => &[
+            "format",
+            "keys",
+            "key-bytes",
+            "value-bytes",
+            "mix",
+            "arrivals",
+            "waits-ms",
+            "in-flight-max",
+            "threads",
+        ],
         "pause" => &[],
         _ => return None,
     })
@@ -612,7 +620,7 @@ pause-seconds = 0.5
         );
         check(
             "steady.cells=1",
-            "--set steady.cells=1: \"cells\" is no word here; allowed: rates, clients, fill, format, keys, key-order, value-bytes, mix, arrivals, route, seconds, warm-up, repeats, waits-ms, in-flight-max, threads, do, name",
+            "--set steady.cells=1: \"cells\" is no word here; allowed: rates, clients, fill, format, keys, key-bytes, key-order, value-bytes, mix, arrivals, route, seconds, warm-up, repeats, waits-ms, in-flight-max, threads, do, name",
         );
         check("nodes=0", "--set nodes=0: \"nodes\" of [cluster] must be 1 to 256, not 0");
         assert!(Change::parse("seconds").unwrap_err().contains("must be NAME=VALUE"));

@@ -10,16 +10,22 @@ use serde::{Deserialize, Serialize};
 use super::step::Settings;
 use crate::interrupt::Stop;
 use crate::load::Glimpse;
+use crate::names::Mark;
 use crate::result::{Loop, Phase};
 
 /// What the requests of a phase do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum Work {
     /// Operations in the shares of the settings.
     Mixed,
     /// Every key is written once, in order; the phase ends when that is done.
     Fill,
+    /// The graders' loop: a new key, read back and compared, and so on. Only in a closed loop.
+    PutGet {
+        /// Each client keeps to one key.
+        same_key: bool,
+    },
 }
 
 /// One phase, as it is ordered.
@@ -40,6 +46,8 @@ pub struct Order {
     pub servers: Vec<SocketAddr>,
     /// Of keys and values: equal in all phases that work on the same keys.
     pub keys_seed: u64,
+    /// Of the run: what its keys have and those of no other run, whatever the seeds.
+    pub mark: Mark,
     /// Of the draws of this phase.
     pub seed: u64,
 }
@@ -57,6 +65,11 @@ pub trait Loader {
 
     /// What was wrong with answers of the last phase, one sentence each.
     fn faults(&mut self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// What a reader of the last phase should notice beside its figures, one sentence each.
+    fn remarks(&mut self) -> Vec<String> {
         Vec::new()
     }
 

@@ -1,17 +1,16 @@
 //! The steps `bulk`, `load` and `grid`.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use super::course::Course;
 use super::loader::Work;
 use super::step::{self, Settings, Step};
-use crate::grid::{self, GridPlan};
+use crate::grid::Asked;
 use crate::result::Loop;
-use crate::workload::KeyOrder;
+use crate::workload::{KeyOrder, Route};
 
-/// Rests follow cells with so many clients or more.
-const REST_FROM_CLIENTS: usize = 64;
+/// A rest follows cells with so many clients or more, one more for each.
+const REST_FROM_CLIENTS: [usize; 3] = [64, 128, 256];
 /// Bytes in a MiB.
 const MIB: f64 = 1_048_576.0;
 
@@ -96,38 +95,41 @@ pub fn grid(course: &mut Course<'_>, step: &Step, kind: &step::Grid) -> Result<(
             if course.stop.is_set() {
                 return Err(format!("before {}", cell.name()));
             }
-            let format = step.settings.format.format();
-            course.wipe(format)?;
-            let plan = GridPlan {
-                servers: course.servers(),
-                format,
-                window: Duration::from_secs_f64(step.settings.seconds),
-                sizes: step.settings.value_bytes.load()?,
-                threads: step.settings.threads,
-                seed: course.random.next(),
+            course.wipe(step.settings.format.format())?;
+            let route = match cell.asked {
+                Asked::First => Route::First,
+                Asked::Random => Route::Random,
+                Asked::Holder => Route::ZeroHop,
             };
-            let at_seconds = course.now();
-            let result = grid::run_cell(&plan, cell, &mut |_| ControlFlow::Continue(()))?;
-            course.note_phase(result.phase(at_seconds, &plan.servers));
-            for remark in result.remarks() {
-                course.progress.line(&format!("           {remark}"));
-            }
-            if result.is_failed() {
-                let seen = result.remarks().join("; ");
-                course.check(&format!("{}: every value is right", cell.name()), Some(false), seen);
-            }
-            if REST_FROM_CLIENTS <= cell.clients {
-                course.stop.sleep(Duration::from_secs_f64(kind.rest_seconds));
-            }
+            // The graders warm nothing up.
+            let settings = Settings { route, warm_up: 0.0, ..step.settings.clone() };
+            let name = cell.name();
+            let mut order = course.order(&name, &name, Loop::Closed { clients: cell.clients }, &settings);
+            order.work = Work::PutGet { same_key: kind.same_key };
+            course.load(&order)?;
+            course.stop.sleep(Duration::from_secs_f64(rest_seconds(kind, cell.clients)));
         }
     }
     Ok(())
+}
+
+/// How long the servers rest behind a cell: once from 64 clients on, twice from 128, three times from 256.
+pub fn rest_seconds(kind: &step::Grid, clients: usize) -> f64 {
+    let times = REST_FROM_CLIENTS.iter().filter(|&&least| least <= clients).count();
+    times as f64 * kind.rest_seconds
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::workload::ValueBytes;
+
+    #[test]
+    fn rests_are_those_of_the_grader_of_2016() {
+        let kind = step::Grid { rest_seconds: 10.0, ..step::Grid::default() };
+        let rests = [32, 64, 100, 128, 256, 1_000].map(|clients| rest_seconds(&kind, clients));
+        assert_eq!(rests, [0.0, 10.0, 10.0, 20.0, 30.0, 30.0]);
+    }
 
     #[test]
     fn a_data_set_is_as_large_as_asked_for() {

@@ -18,6 +18,7 @@ mod hand;
 mod happenings;
 mod loader;
 mod loads;
+mod marks;
 mod own;
 mod scaling;
 mod search;

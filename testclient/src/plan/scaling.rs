@@ -47,7 +47,7 @@ pub fn run(course: &mut Course<'_>, step: &Step, kind: &step::Scaling) -> Result
             });
             // The next cluster needs the ports.
             course.ground = None;
-            course.loader.forget();
+            course.forget();
             if let Err(why) = done {
                 outcome = Err(format!("{nodes} nodes, round {}: {why}", repeat + 1));
                 break 'all;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use violet_client::Format;
 
 use crate::grid::Cell;
+use crate::names::{KEY_BYTES_MAX, KEY_BYTES_MIN};
 use crate::result::Arrivals;
 use crate::workload::{KeyOrder, Mix, Route, ValueBytes};
 
@@ -133,8 +134,11 @@ pub struct Load {
 pub struct Grid {
     /// `S16`, `R64`, `Z4`, …: all clients ask the first server, a random one, or one that holds the key.
     pub cells: Vec<CellName>,
-    /// Seconds of rest behind each cell with 64 or more clients, as the grader of 2016 takes them.
+    /// Seconds of rest behind each cell with 64 or more clients, twice as long from 128 on and three times from 256 on, as the
+    /// grader of 2016 takes them.
     pub rest_seconds: f64,
+    /// Whether each client keeps to one key, as in the first evaluations of 2019, instead of a new one in each loop.
+    pub same_key: bool,
 }
 
 /// `do = "search"`.
@@ -320,6 +324,8 @@ pub struct Settings {
     pub format: FormatName,
     /// How many keys there are.
     pub keys: u64,
+    /// How long keys are, 8 to 32 bytes; in the raw format shorter ones are padded with zeros on the way.
+    pub key_bytes: usize,
     /// Which of them is next: `sequential`, `uniform`, `zipf:0.99`, `hot:90:10` or `absent`.
     pub key_order: KeyOrder,
     /// How long values are: `100`, `"1-1000"`, `"lognormal:300:1.2"` (median and deviation), or `"file:PATH"`.
@@ -350,6 +356,7 @@ impl Default for Settings {
         Self {
             format: FormatName::Protobuf,
             keys: 10_000,
+            key_bytes: KEY_BYTES_MIN,
             key_order: KeyOrder::Uniform,
             value_bytes: ValueBytes::Uniform(1, 1_000),
             mix: Mix::default(),
@@ -366,9 +373,10 @@ impl Default for Settings {
 }
 
 /// The words of [`Settings`].
-pub const SETTINGS: [&str; 13] = [
+pub const SETTINGS: [&str; 14] = [
     "format",
     "keys",
+    "key-bytes",
     "key-order",
     "value-bytes",
     "mix",
@@ -404,6 +412,10 @@ impl Settings {
         seconds("seconds", self.seconds, 0.1)?;
         seconds("warm-up", self.warm_up, 0.0)?;
         count("keys", self.keys, KEYS_MAX)?;
+        if !(KEY_BYTES_MIN..=KEY_BYTES_MAX).contains(&self.key_bytes) {
+            let right = format!("must be {KEY_BYTES_MIN} to {KEY_BYTES_MAX}, not {}", self.key_bytes);
+            return Err(("key-bytes", right));
+        }
         count("repeats", self.repeats as u64, 1_000)?;
         count("threads", self.threads as u64, 64)?;
         if self.waits_ms.is_empty() || 16 < self.waits_ms.len() || self.waits_ms.contains(&0) {
@@ -524,6 +536,8 @@ mod tests {
         check(Settings { seconds: 0.0, ..Settings::default() }, "seconds");
         check(Settings { seconds: f64::NAN, ..Settings::default() }, "seconds");
         check(Settings { keys: 0, ..Settings::default() }, "keys");
+        check(Settings { key_bytes: 7, ..Settings::default() }, "key-bytes");
+        check(Settings { key_bytes: 33, ..Settings::default() }, "key-bytes");
         check(Settings { repeats: 0, ..Settings::default() }, "repeats");
     }
 }

@@ -1,6 +1,6 @@
 //! Numbered keys on a cluster: asked for by the load engine, and their answers judged.
 //!
-//! A key is four bytes of its number and four that belong to the run; values follow from number and version
+//! The names of keys are the run's own ([`KeyNames`]); values follow from number and version
 //! ([`Contents`]), what was acknowledged stands in a [`Ledger`]. The keys are dealt out to the threads of a load, thread
 //! t of n has every n-th from t on, so no thread waits for another. What is known outlives a phase: keys that one phase
 //! wrote are judged in the next.
@@ -15,6 +15,7 @@ use super::ledger::{Fault, Faults, Found, Ledger};
 use super::mix::{Deed, Mix};
 use super::order::{Draw, KeyOrder};
 use crate::load::{Ask, Call, End, PhasePlan, Verdict, Work, Workload};
+use crate::names::KeyNames;
 use crate::routes::Routes;
 use crate::values::{Contents, Random};
 
@@ -50,7 +51,7 @@ pub struct Keys {
 struct Shard {
     ledger: Ledger,
     contents: Contents,
-    tag: u32,
+    names: KeyNames,
     /// Number of the first key, and from one to the next.
     first: u64,
     step: u64,
@@ -65,10 +66,7 @@ impl Shard {
     }
 
     fn key(&self, number: u64) -> Key {
-        let mut bytes = [0; 8];
-        bytes[..4].copy_from_slice(&(number as u32).to_le_bytes());
-        bytes[4..].copy_from_slice(&self.tag.to_le_bytes());
-        Key::parse(&bytes).expect("a key of eight bytes is legal")
+        self.names.key(number)
     }
 }
 
@@ -81,6 +79,7 @@ impl Keys {
         target: Target,
         count: usize,
         contents: Contents,
+        names: KeyNames,
         seed: u64,
         threads: usize,
     ) -> Result<Self, String> {
@@ -90,11 +89,10 @@ impl Keys {
         if count < threads || KEYS_MAX < count {
             return Err(format!("keys {count} are not {threads} (one for each thread) to {KEYS_MAX}"));
         }
-        let tag = Random::new(seed).next() as u32;
         let shard = |thread: usize| Shard {
             ledger: Ledger::new((count - thread).div_ceil(threads)),
             contents,
-            tag,
+            names,
             first: thread as u64,
             step: threads as u64,
             absent_next: (count.next_multiple_of(threads) + thread) as u64,

@@ -195,7 +195,7 @@ fn wrong_values_fail_the_run_and_are_named() {
     let output = testclient(&format!("run {plan} --servers {}", cluster.list()));
     assert_eq!(output.status.code(), Some(1), "{}", said(&output));
     assert!(said(&output).contains("FAIL open: every answer is right"), "{}", said(&output));
-    assert!(said(&output).contains("FAIL S2: every value is right"), "{}", said(&output));
+    assert!(said(&output).contains("FAIL S2: every answer is right"), "{}", said(&output));
 }
 
 #[test]
@@ -395,4 +395,62 @@ fn faults_that_cannot_be_made_say_what_would_be_right() {
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(said(&output).contains(expected), "{more}: {}", said(&output));
     }
+}
+
+const TOGETHER: &str = r#"
+name = "together"
+description = "keys that two runs at once would write to, had they the same"
+
+[defaults]
+keys = 50
+seconds = 2
+warm-up = 0
+
+[[step]]
+do = "bulk"
+clients = 8
+
+[[step]]
+do = "load"
+clients = [8]
+mix = "get:60,put:30,remove:10"
+
+[[step]]
+do = "conformance"
+stages = ["basics-first", "overwrite", "remove"]
+"#;
+
+#[test]
+fn two_runs_of_one_seed_at_once_have_keys_of_their_own() {
+    let scratch = Scratch::new("together");
+    let plan = scratch.write("together.toml", TOGETHER);
+    for format in ["protobuf", "raw"] {
+        let cluster = Reference::start(2, Defect::None);
+        let line = format!("run {plan} --servers {} --seed 7 --set format={format}", cluster.list());
+        let runs = [start(&line), start(&line)];
+        for output in runs.map(await_output) {
+            assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+        }
+    }
+}
+
+#[test]
+fn a_second_run_that_empties_the_servers_is_named() {
+    let scratch = Scratch::new("emptied");
+    let grid = |cells: &str, seconds: f64| {
+        format!(
+            "name = \"grid\"\ndescription = \"wipes\"\n[[step]]\ndo = \"grid\"\ncells = [{cells}]\nseconds = {seconds}\n"
+        )
+    };
+    let long = scratch.write("long.toml", &grid("\"R64\"", 6.0));
+    let short = scratch.write("short.toml", &grid(&["\"S1\""; 10].join(","), 0.1));
+    let cluster = Reference::start(2, Defect::None);
+    let mut disturbed = start(&format!("run {long} --servers {} --seed 7", cluster.list()));
+    await_line(&mut disturbed, "step 1 of 1");
+    std::thread::sleep(Duration::from_secs(1));
+    testclient(&format!("run {short} --servers {} --seed 7", cluster.list()));
+    let output = await_output(disturbed);
+    assert_eq!(output.status.code(), Some(1), "{}", said(&output));
+    assert!(said(&output).contains("FAIL R64: every answer is right"), "{}", said(&output));
+    assert!(said(&output).contains("marks that this run left are gone, too"), "{}", said(&output));
 }
