@@ -83,7 +83,10 @@ pub fn run(arguments: &CheckArguments) -> Result<bool, String> {
     let mut progress = Progress::new();
     progress.line(&format!("check: {}", preamble.summary()));
     let mut cluster = Cluster::new(servers, formats[0], seed, arguments.clone());
-    let records = run_all(&mut cluster, &chosen, &formats, &mut progress);
+    let records = run_all(&mut cluster, &chosen, &formats, &mut |sign| match sign {
+        Sign::Begun(stage) => progress.show(&format!("{stage} …")),
+        Sign::Ended(record) => lines(record).iter().for_each(|line| progress.line(line)),
+    });
     progress.line(&format!("\n{}\n", table(&records, &formats).text()));
     progress.line(&totals(&records));
     let failed = records.iter().any(|record| matches!(record.verdict, Verdict::Fail | Verdict::Undecided));
@@ -117,12 +120,20 @@ fn print_list(stages: &[&Stage]) {
     println!("{}", table.text());
 }
 
+/// How a check goes.
+pub enum Sign<'a> {
+    /// Format and name of a stage that begins.
+    Begun(String),
+    /// What a stage found.
+    Ended(&'a StageRecord),
+}
+
 /// Everything harmless in every format, then what does harm, in the first format only.
 pub fn run_all(
     cluster: &mut Cluster,
     chosen: &[&'static Stage],
     formats: &[Format],
-    progress: &mut Progress,
+    tell: &mut dyn FnMut(Sign<'_>),
 ) -> Vec<StageRecord> {
     let mut records = Vec::new();
     let mut runs: Vec<(Format, &Stage)> = Vec::new();
@@ -134,7 +145,7 @@ pub fn run_all(
     let mut reachable: Vec<(Format, bool)> = Vec::new();
     for (format, stage) in runs {
         cluster.format = format;
-        progress.show(&format!("{} {} …", format_name(format), stage.name));
+        tell(Sign::Begun(format!("{} {}", format_name(format), stage.name)));
         let alive = reachable.iter().find(|(known, _)| *known == format).map(|&(_, alive)| alive);
         let started = Instant::now();
         let finding = match alive {
@@ -150,7 +161,7 @@ pub fn run_all(
             reachable.push((format, alive));
         }
         let record = record(stage, format, finding, std::mem::take(&mut cluster.notes), started);
-        print(&record, progress);
+        tell(Sign::Ended(&record));
         records.push(record);
     }
     records
@@ -180,19 +191,19 @@ fn record(
     }
 }
 
-fn print(record: &StageRecord, progress: &mut Progress) {
+/// A record for a person.
+pub fn lines(record: &StageRecord) -> Vec<String> {
     let StageRecord { stage, format, verdict, seconds, .. } = record;
     let reason = match (verdict, &record.reason) {
         (Verdict::Skipped, Some(reason)) => format!("({reason})"),
         _ => format!("{seconds:.2} s"),
     };
-    progress.line(&format!("{:<9} {format:<8} {stage:<20} {reason}", verdict.word()));
+    let mut lines = vec![format!("{:<9} {format:<8} {stage:<20} {reason}", verdict.word())];
     if let (Verdict::Fail | Verdict::Undecided, Some(reason)) = (verdict, &record.reason) {
-        progress.line(&format!("          {reason}"));
+        lines.push(format!("          {reason}"));
     }
-    for note in &record.notes {
-        progress.line(&format!("          note: {note}"));
-    }
+    lines.extend(record.notes.iter().map(|note| format!("          note: {note}")));
+    lines
 }
 
 fn format_name(format: Format) -> &'static str {

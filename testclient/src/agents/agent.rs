@@ -14,10 +14,11 @@ use clap::Args;
 
 use super::clock;
 use super::message::{FromAgent, PROTOCOL, ToAgent, receive, receive_up_to, send};
-use crate::host::this_machine;
+use crate::host::{self, this_machine};
 use crate::interrupt::Stop;
 use crate::load::Glimpse;
-use crate::plan::{Loader, OwnLoader};
+use crate::plan::{CheckOrder, Loader, OwnLoader};
+use crate::result::Machine;
 
 /// How long a greeting may take.
 const GREETING_MAX: Duration = Duration::from_secs(5);
@@ -199,6 +200,7 @@ fn is_equal(left: &str, right: &str) -> bool {
 /// What is left to do for the thread that makes load.
 enum Task {
     Run(Box<crate::plan::Order>, u64),
+    Check(Box<CheckOrder>),
     Forget,
 }
 
@@ -240,11 +242,19 @@ fn pass_on(from: &Stop, to: &Stop) {
 
 /// Answers what cannot wait, and hands on what can.
 fn listen(mut stream: TcpStream, writer: &Writer, stop: &Stop, tasks: &Sender<Task>) {
+    let ticks = host::ticks();
     while let Ok(message) = receive::<ToAgent>(&mut stream) {
         let is_well = match message {
             ToAgent::Clock => say(writer, &FromAgent::Clock { unix_nanos: clock::unix_nanos() }).is_ok(),
             ToAgent::Run { order, at_unix_nanos } => tasks.send(Task::Run(order, at_unix_nanos)).is_ok(),
+            ToAgent::Check { order } => tasks.send(Task::Check(order)).is_ok(),
             ToAgent::Forget => tasks.send(Task::Forget).is_ok(),
+            ToAgent::Machine => {
+                let mut machine = Machine::default();
+                host::after(&mut machine, ticks);
+                let (load_average, steal_share) = (machine.load_average_after, machine.steal_share);
+                say(writer, &FromAgent::Machine { load_average, steal_share }).is_ok()
+            }
             ToAgent::Stop => {
                 stop.set();
                 true
@@ -263,6 +273,13 @@ fn carry_out(queue: &Receiver<Task>, writer: &Writer, stop: &Stop) -> io::Result
     while let Ok(task) = queue.recv() {
         match task {
             Task::Forget => loader.forget(),
+            Task::Check(order) => {
+                let outcome = loader.check(&order, stop, &mut |checked| {
+                    // A connection that is gone is noticed by the thread that reads it.
+                    let _ = say(writer, &FromAgent::Stage { checked });
+                });
+                say(writer, &FromAgent::StagesDone { why: outcome.err() })?;
+            }
             Task::Run(order, at_unix_nanos) => {
                 let wait = Duration::from_nanos(at_unix_nanos.saturating_sub(clock::unix_nanos()));
                 if START_MAX < wait {

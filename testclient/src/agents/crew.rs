@@ -11,12 +11,12 @@ use super::merge::merge;
 use super::message::{FromAgent, PROTOCOL, ToAgent, receive, send};
 use crate::interrupt::Stop;
 use crate::load::Glimpse;
-use crate::plan::{Loader, Order, Work};
+use crate::plan::{CheckOrder, Checked, Loader, Order, Work};
 use crate::result::{Loop, Machine, Phase};
 use crate::values::Random;
 
 /// How long a connection and a greeting may take.
-const GREETING_MAX: Duration = Duration::from_secs(5);
+pub(super) const GREETING_MAX: Duration = Duration::from_secs(5);
 /// From the order of a phase to its beginning, and what is added for each agent's error.
 const LEAD: Duration = Duration::from_millis(300);
 /// Beyond its planned end a phase may take this long, its last requests' retries included.
@@ -24,13 +24,13 @@ const OVERTIME_MAX: Duration = Duration::from_secs(30);
 /// A fill lasts as long as it takes; without word for so long, its agent is lost.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How often it is looked whether the run shall end.
-const LOOK: Duration = Duration::from_millis(50);
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// One agent.
 #[derive(Debug)]
-struct Member {
-    name: String,
-    stream: TcpStream,
+pub(super) struct Member {
+    pub(super) name: String,
+    pub(super) stream: TcpStream,
     offset: Offset,
     is_lost: bool,
 }
@@ -38,7 +38,7 @@ struct Member {
 /// All agents of a run, in the order of the command line.
 #[derive(Debug)]
 pub struct Crew {
-    members: Vec<Member>,
+    pub(super) members: Vec<Member>,
     losses: Vec<String>,
     faults: Vec<String>,
     remarks: Vec<String>,
@@ -80,14 +80,14 @@ impl Crew {
         Ok(met)
     }
 
-    fn lose(&mut self, place: usize, why: &str) {
+    pub(super) fn lose(&mut self, place: usize, why: &str) {
         let member = &mut self.members[place];
         if !std::mem::replace(&mut member.is_lost, true) {
             self.losses.push(format!("agent {} was lost: {why}", member.name));
         }
     }
 
-    fn present(&self) -> Vec<usize> {
+    pub(super) fn present(&self) -> Vec<usize> {
         (0..self.members.len()).filter(|&place| !self.members[place].is_lost).collect()
     }
 
@@ -109,7 +109,7 @@ impl Crew {
         ordered
     }
 
-    fn tell(&mut self, places: &[usize], message: &ToAgent) {
+    pub(super) fn tell(&mut self, places: &[usize], message: &ToAgent) {
         for &place in places {
             if let Err(error) = send(&mut &self.members[place].stream, message) {
                 self.lose(place, &error.to_string());
@@ -145,6 +145,15 @@ impl Loader for Crew {
             return Err(why);
         }
         merge(gathering.parts).ok_or_else(|| "no agent is left".to_owned())
+    }
+
+    fn check(
+        &mut self,
+        order: &CheckOrder,
+        stop: &Stop,
+        tell: &mut dyn FnMut(Checked),
+    ) -> Result<(), String> {
+        self.check_by_one(order, stop, tell)
     }
 
     fn forget(&mut self) {
@@ -233,11 +242,11 @@ impl Gathering {
     }
 }
 
-/// Hands on what an agent says until its phase is over.
-fn hear(place: usize, mut stream: TcpStream, sender: &Sender<(usize, io::Result<FromAgent>)>) {
+/// Hands on what an agent says until its phase or its check is over.
+pub(super) fn hear(place: usize, mut stream: TcpStream, sender: &Sender<(usize, io::Result<FromAgent>)>) {
     loop {
         let message = receive::<FromAgent>(&mut stream);
-        let is_last = !matches!(message, Ok(FromAgent::Glimpse { .. }));
+        let is_last = !matches!(message, Ok(FromAgent::Glimpse { .. } | FromAgent::Stage { .. }));
         if sender.send((place, message)).is_err() || is_last {
             return;
         }

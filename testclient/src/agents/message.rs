@@ -6,7 +6,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::load::Glimpse;
-use crate::plan::Order;
+use crate::plan::{CheckOrder, Checked, Order};
 use crate::result::{Machine, Phase};
 
 /// Of the messages. Both sides must speak the same.
@@ -36,6 +36,13 @@ pub enum ToAgent {
         /// When.
         at_unix_nanos: u64,
     },
+    /// Run these stages of `check`.
+    Check {
+        /// Which, and against whom.
+        order: Box<CheckOrder>,
+    },
+    /// How has your machine been since the greeting?
+    Machine,
     /// The servers were emptied.
     Forget,
     /// End the phase early.
@@ -78,6 +85,23 @@ pub enum FromAgent {
         faults: Vec<String>,
         /// What a reader should notice, one sentence each.
         remarks: Vec<String>,
+    },
+    /// How stages of `check` go.
+    Stage {
+        /// What there is to say.
+        checked: Checked,
+    },
+    /// The stages are over.
+    StagesDone {
+        /// Why they were not run to the end, if so.
+        why: Option<String>,
+    },
+    /// The answer to [`ToAgent::Machine`].
+    Machine {
+        /// Its one-minute load average now.
+        load_average: Option<f64>,
+        /// Share of processor time that the hypervisor gave to others since the greeting.
+        steal_share: Option<f64>,
     },
     /// The phase could not be made.
     Failed {

@@ -1,9 +1,12 @@
 //! The steps `conformance` and `capacity`: stages of `check`, as checks of the result.
 
 use super::course::Course;
+use super::loader::{CheckOrder, Checked};
 use super::step::{self, Step};
-use crate::check_command::{self, StageRecord, Verdict};
+use crate::check_command::{self, Sign, StageRecord, Verdict};
 use crate::cluster::Cluster;
+use crate::interrupt::Stop;
+use crate::result::Check;
 use crate::settings::{CheckArguments, CommonArguments, FormatChoice, KillMode, RunArguments};
 use crate::stages::{Needs, STAGES, Stage};
 
@@ -32,7 +35,43 @@ fn run_stages(
     chosen: &[&'static Stage],
     capacity_mib: u64,
 ) -> Result<(), String> {
-    let format = step.settings.format.format();
+    let order = CheckOrder {
+        stages: chosen.iter().map(|stage| stage.name.to_owned()).collect(),
+        servers: course.servers(),
+        format: step.settings.format,
+        seed: course.random.next(),
+        capacity_mib,
+    };
+    let stop = course.stop.clone();
+    let (progress, checks) = (&mut course.progress, &mut course.result.checks);
+    let mut from = String::new();
+    let outcome = course.loader.check(&order, &stop, &mut |checked| match checked {
+        Checked::By { who } => {
+            progress.line(&format!("           run by {who} alone: what one client sees is their subject"));
+            from = format!(" (seen by {who})");
+        }
+        Checked::Begun { stage } => progress.show(&format!("{stage} …")),
+        Checked::Ended { check, lines } => {
+            lines.iter().for_each(|line| progress.line(line));
+            checks.extend(check.map(|check| Check {
+                name: format!("{}: {}", step.name, check.name),
+                seen: check.seen + &from,
+                ..check
+            }));
+        }
+    });
+    course.note_losses();
+    // Stages write keys of their own, and wipe.
+    course.forget();
+    outcome
+}
+
+/// Runs stages from here.
+///
+/// # Errors
+/// One sentence, when they were not run to the end.
+pub fn carry_out(order: &CheckOrder, stop: &Stop, tell: &mut dyn FnMut(Checked)) -> Result<(), String> {
+    let format = order.format.format();
     let options = CheckArguments {
         common: CommonArguments {
             servers: None,
@@ -45,25 +84,28 @@ fn run_stages(
         kill_mode: KillMode::Shutdown,
         fault_nodes: None,
         suspend_seconds: 10,
-        capacity_mib,
+        capacity_mib: order.capacity_mib,
     };
-    let mut cluster = Cluster::new(course.servers(), format, course.random.next(), options);
+    let mut cluster = Cluster::new(order.servers.clone(), format, order.seed, options);
+    let chosen = STAGES.iter().filter(|stage| order.stages.iter().any(|name| name == stage.name));
     // One after the other, so that a run can be interrupted between two.
     for stage in chosen {
-        if course.stop.is_set() {
+        if stop.is_set() {
             return Err(format!("before stage {}", stage.name));
         }
-        let records = check_command::run_all(&mut cluster, &[stage], &[format], &mut course.progress);
-        // What does not apply here was printed; it is nothing that was checked.
-        let ran = records.iter().filter(|record| record.verdict != Verdict::Skipped);
-        course.result.checks.extend(ran.map(|record| check(&step.name, record)));
+        check_command::run_all(&mut cluster, &[stage], &[format], &mut |sign| match sign {
+            Sign::Begun(stage) => tell(Checked::Begun { stage }),
+            // What does not apply here is told; it is nothing that was checked.
+            Sign::Ended(record) => tell(Checked::Ended {
+                check: (record.verdict != Verdict::Skipped).then(|| check(record)),
+                lines: check_command::lines(record),
+            }),
+        });
     }
-    // Stages write keys of their own, and wipe.
-    course.forget();
     Ok(())
 }
 
-fn check(step: &str, record: &StageRecord) -> crate::result::Check {
+fn check(record: &StageRecord) -> Check {
     let passed = match record.verdict {
         Verdict::Pass => Some(true),
         Verdict::Fail => Some(false),
@@ -72,5 +114,5 @@ fn check(step: &str, record: &StageRecord) -> crate::result::Check {
     let parts: Vec<&str> =
         record.reason.as_deref().into_iter().chain(record.notes.iter().map(String::as_str)).collect();
     let seen = if parts.is_empty() { "as it must be".to_owned() } else { parts.join("; ") };
-    crate::result::Check { name: format!("{step}: {} ({})", record.stage, record.format), passed, seen }
+    Check { name: format!("{} ({})", record.stage, record.format), passed, seen }
 }

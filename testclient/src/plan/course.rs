@@ -158,7 +158,7 @@ impl<'a> Course<'a> {
     }
 
     /// What the maker of loads has lost since the last look, such as an agent.
-    fn note_losses(&mut self) {
+    pub(super) fn note_losses(&mut self) {
         let losses = self.loader.losses();
         for loss in &losses[self.losses_noted.min(losses.len())..] {
             self.break_off(loss.clone());

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::step::Settings;
+use super::step::{FormatName, Settings};
 use crate::interrupt::Stop;
 use crate::load::Glimpse;
 use crate::names::Mark;
-use crate::result::{Loop, Phase};
+use crate::result::{Check, Loop, Phase};
 
 /// What the requests of a phase do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,6 +52,45 @@ pub struct Order {
     pub seed: u64,
 }
 
+/// Stages of `check`, as they are ordered.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct CheckOrder {
+    /// The stages by name, in their order.
+    pub stages: Vec<String>,
+    /// Whom to ask.
+    pub servers: Vec<SocketAddr>,
+    /// In which generation of the protocol.
+    pub format: FormatName,
+    /// Of the draws.
+    pub seed: u64,
+    /// How much the stage `capacity` stores at most.
+    pub capacity_mib: u64,
+}
+
+/// How stages of `check` go.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum Checked {
+    /// Who runs them, if not this process.
+    By {
+        /// As a sentence names it.
+        who: String,
+    },
+    /// A stage has begun.
+    Begun {
+        /// Its name.
+        stage: String,
+    },
+    /// A stage has ended.
+    Ended {
+        /// What it says; `None` of one that does not apply here.
+        check: Option<Check>,
+        /// The same for a person.
+        lines: Vec<String>,
+    },
+}
+
 /// A maker of loads.
 pub trait Loader {
     /// Makes a phase; shows its state from time to time. A phase that was stopped is returned as far as it got.
@@ -59,6 +98,13 @@ pub trait Loader {
     /// # Errors
     /// One sentence, when it could not be made.
     fn load(&mut self, order: &Order, stop: &Stop, watch: &mut dyn FnMut(&Glimpse)) -> Result<Phase, String>;
+
+    /// Runs stages of `check`, one after the other and from one place only: what one client sees is their subject.
+    ///
+    /// # Errors
+    /// One sentence, when they could not be run to the end.
+    fn check(&mut self, order: &CheckOrder, stop: &Stop, tell: &mut dyn FnMut(Checked))
+    -> Result<(), String>;
 
     /// The servers were emptied: nothing that was written is there any more.
     fn forget(&mut self);

@@ -35,7 +35,7 @@ pub use self::arguments::RunPlanArguments;
 use self::course::Course;
 use self::file::Change;
 use self::ground::{Ground, Home};
-pub use self::loader::{Loader, Order, Work};
+pub use self::loader::{CheckOrder, Checked, Loader, Order, Work};
 pub use self::own::OwnLoader;
 use self::shipped::SHIPPED;
 pub use self::step::Settings;
@@ -133,7 +133,6 @@ fn perform(arguments: &RunPlanArguments, plan: &Plan, thresholds: &[Threshold]) 
         machines = met.machines;
         crew = Some(met.crew);
     }
-    let is_here = crew.is_none();
     let loader: &mut dyn Loader = match &mut crew {
         Some(crew) => crew,
         None => &mut own,
@@ -145,8 +144,9 @@ fn perform(arguments: &RunPlanArguments, plan: &Plan, thresholds: &[Threshold]) 
     course.progress.line(&format!("{}: {} steps, seed {seed}", plan.name, plan.steps.len()));
     course.run();
     let mut result = course.result;
-    if is_here {
-        result.machines.iter_mut().for_each(|machine| host::after(machine, ticks));
+    match &mut crew {
+        Some(crew) => crew.ask_machines(&mut result.machines),
+        None => result.machines.iter_mut().for_each(|machine| host::after(machine, ticks)),
     }
     finish(arguments, &mut result, thresholds)
 }

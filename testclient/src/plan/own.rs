@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
-use super::loader::{Loader, Order, Work};
+use super::conformance;
+use super::loader::{CheckOrder, Checked, Loader, Order, Work};
 use crate::grid::{self, Asked, Cell, GridPlan};
 use crate::interrupt::Stop;
 use crate::load::{self, Glimpse, Observer, PhasePlan};
@@ -102,6 +103,15 @@ impl Loader for OwnLoader {
         self.faults = faults.first.into_values().collect();
         self.remarks.clear();
         Ok(phase)
+    }
+
+    fn check(
+        &mut self,
+        order: &CheckOrder,
+        stop: &Stop,
+        tell: &mut dyn FnMut(Checked),
+    ) -> Result<(), String> {
+        conformance::carry_out(order, stop, tell)
     }
 
     fn forget(&mut self) {

@@ -310,7 +310,23 @@ fn agents_share_a_plan_and_a_lost_one_is_named() {
     let output = testclient(&format!("{line} --token-file {token}"));
     assert_eq!(output.status.code(), Some(0), "{}", said(&output));
     let whole = result(&json);
-    assert_eq!(whole["machines"].as_array().unwrap().len(), 2);
+    let machines = whole["machines"].as_array().unwrap();
+    assert_eq!(machines.len(), 2);
+    for machine in machines {
+        assert!(machine["load_average_before"].is_number() && machine["load_average_after"].is_number());
+        assert!(machine["steal_share"].is_number(), "{machine}");
+    }
+    // Stages are run by the first alone, and their checks say so.
+    assert!(said(&output).contains(&format!("run by agent {first} alone")), "{}", said(&output));
+    let checks = whole["checks"].as_array().unwrap();
+    let alive = checks.iter().find(|check| check["name"] == "conformance: alive (protobuf)").unwrap();
+    assert_eq!(alive["seen"], format!("as it must be (seen by agent {first})"));
+    // Clients of a cell are dealt out: one to each, and two.
+    for (phase, clients) in [(4, 2), (5, 4)] {
+        let cell = &whole["phases"][phase];
+        assert_eq!((&cell["clients"], &cell["generator"]["threads"]), (&clients.into(), &2.into()), "{cell}");
+        assert!(0 < cell["counts"]["good"].as_u64().unwrap() && cell["counts"]["wrong"] == 0, "{cell}");
+    }
     assert_eq!(whole["phases"][0]["counts"]["good"], 300, "both shares of the data set");
     let open = &whole["phases"][1];
     assert_eq!((&open["rate"], &open["generator"]["threads"]), (&200.0.into(), &2.into()));
