@@ -6,8 +6,14 @@
 //! has come, and rests for [`REST_MAX`] at most, so latencies are about that coarse; and it notes how
 //! late it was itself, to tell when the generator and not the servers was the limit.
 //!
-//! Deliberately not here: closed loops, retries (`load`), and several threads: one sends far more than
-//! a cluster on the same machine can take.
+//! **Why not the load engine** (`load`). The episodes compare how nodes receive and send, so the load must reach them as
+//! it always has, or graphs taken now could not be held against those in the folder. The number of sockets is a setting of
+//! each episode, since few sockets make many replies go to one address, while the engine chooses it itself. And the engine
+//! gathers what is due and lets the kernel cut packed bursts, which fills a node's receive batches and would
+//! change the very thing that the episodes about batches show; here each request is a datagram and a call of its own.
+//!
+//! Deliberately not here: closed loops, retries and judged values (`load`), and several threads: one sends far more
+//! than a cluster on the same machine can take.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, UdpSocket};

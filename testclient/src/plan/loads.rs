@@ -103,7 +103,8 @@ pub fn grid(course: &mut Course<'_>, step: &Step, kind: &step::Grid) -> Result<(
             };
             // The graders warm nothing up.
             let settings = Settings { route, warm_up: 0.0, ..step.settings.clone() };
-            let name = cell.name();
+            // Another load than the cell of that name, and not to be held against it.
+            let name = if kind.same_key { format!("{} one key", cell.name()) } else { cell.name() };
             let mut order = course.order(&name, &name, Loop::Closed { clients: cell.clients }, &settings);
             order.work = Work::PutGet { same_key: kind.same_key };
             course.load(&order)?;
