@@ -14,6 +14,7 @@ mod clock;
 mod crew;
 mod merge;
 mod message;
+mod share;
 mod single;
 
 pub use agent::{AgentArguments, read_token, run};

@@ -33,8 +33,8 @@ impl Marks {
     /// What to say if all of them are gone; `None` if one is there, or if that cannot be known.
     pub fn loss(&self, servers: &[SocketAddr], format: Format) -> Option<String> {
         let mut client = client(servers, format).ok()?;
-        let mut is_gone = |key: &Key| matches!(client.get(key.as_bytes()), Ok(None));
-        let is_lost = !self.0.is_empty() && self.0.iter().all(|key| is_gone(key));
+        let is_gone = |key: &Key| matches!(client.get(key.as_bytes()), Ok(None));
+        let is_lost = !self.0.is_empty() && self.0.iter().all(is_gone);
         is_lost.then(|| {
             format!(
                 "the {} marks that this run left are gone, too: the servers were emptied meanwhile, as a second run \
