@@ -279,8 +279,8 @@ fn draw(frame: &mut Frame, scene: &Scene, history: &History) {
     draw_progress(frame, progress, &scene.glimpse);
     draw_counts(frame, counts, &scene.glimpse, &history.rates);
     let now = words::rate(history.rates.answered);
-    let most = history.answered_per_second.iter().copied().max().unwrap_or(0);
-    let title = format!(" answered: now {now}, at most {} ", words::rate(most as f64));
+    let most = history.answered_per_second.iter().copied().max().unwrap_or(0) as f64;
+    let title = format!(" answered: now {now}, at most {} ", words::rate(most.max(history.rates.answered)));
     let marks = &history.is_marked;
     draw_history(
         frame,
@@ -290,11 +290,12 @@ fn draw(frame: &mut Frame, scene: &Scene, history: &History) {
         marks,
         Style::new().cyan(),
     );
-    let most = history.p99_us.iter().copied().max().unwrap_or(0);
+    // The present second is no point yet.
+    let most = history.p99_us.iter().copied().max().unwrap_or(0) as f64 / 1e3;
     let title = format!(
         " p99: now {}, at most {} (logarithmic) ",
         words::latency(scene.glimpse.p99_ms),
-        words::latency(most as f64 / 1e3)
+        words::latency(most.max(scene.glimpse.p99_ms))
     );
     let logarithms =
         history.p99_us.iter().map(|&us| ((us + 1) as f64).log2() * 16.0).map(|height| height as u64);
