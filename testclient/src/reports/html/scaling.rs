@@ -29,7 +29,30 @@ pub fn section(result: &RunResult, loads: &[Load], caveats: &dyn Fn(&[&Load]) ->
     if result.events.iter().any(|event| !is_harmless(&event.kind)) {
         return String::new();
     }
-    let all: Vec<&Load> = loads.iter().collect();
+    // The same nodes under another load are no repeat of this one.
+    let mut timings: Vec<String> = Vec::new();
+    for timing in loads.iter().map(|load| words::timing(&load.first().timing)) {
+        if !timings.contains(&timing) {
+            timings.push(timing);
+        }
+    }
+    let mut figures = String::new();
+    for timing in &timings {
+        let of_timing = |load: &&Load| words::timing(&load.first().timing) == *timing;
+        let same: Vec<&Load> = loads.iter().filter(of_timing).collect();
+        let apart = if timings.len() == 1 { String::new() } else { format!(" ({timing})") };
+        figures += &of_one_timing(&same, &apart, &caveats(&same));
+    }
+    match figures.is_empty() {
+        true => String::new(),
+        false => format!(
+            "<section><h2>Against the number of servers</h2><p>{HONEST}</p><div class=\"many\">{figures}</div></section>"
+        ),
+    }
+}
+
+/// The figures of loads that were timed alike.
+fn of_one_timing(loads: &[&Load], apart: &str, caveats: &[String]) -> String {
     let mut figures = String::new();
     for (title, unit, of) in [
         ("Server CPU per good answer", "µs", cost_us as fn(&Phase) -> Option<f64>),
@@ -40,20 +63,18 @@ pub fn section(result: &RunResult, loads: &[Load], caveats: &dyn Fn(&[&Load]) ->
         }),
     ] {
         let steps = steps(loads, of);
-        if 2 <= steps.len() {
+        // Nothing at all is said in the table of what the servers used.
+        let is_something = steps.iter().flat_map(|step| &step.figures).any(|figure| 0.0 < *figure);
+        if 2 <= steps.len() && is_something {
+            let title = format!("{title}{apart}");
             let legend = [("l1", "mean"), ("base", "repeats and their spread")];
-            figures += &figure(title, &legend, &draw(title, unit, &steps), &caveats(&all));
+            figures += &figure(&title, &legend, &draw(&title, unit, &steps), caveats);
         }
     }
-    match figures.is_empty() {
-        true => String::new(),
-        false => format!(
-            "<section><h2>Against the number of servers</h2><p>{HONEST}</p><div class=\"many\">{figures}</div></section>"
-        ),
-    }
+    figures
 }
 
-fn steps(loads: &[Load], of: fn(&Phase) -> Option<f64>) -> Vec<Step> {
+fn steps(loads: &[&Load], of: fn(&Phase) -> Option<f64>) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for phase in loads.iter().flat_map(|load| &load.phases) {
         let Some(figure) = of(phase) else { continue };
@@ -71,12 +92,11 @@ fn draw(title: &str, unit: &str, steps: &[Step]) -> String {
     let last = steps.last().map_or(1, |step| step.servers) as f64;
     let x = Scale::linear((0.0, last * 1.03), (area.left, area.right));
     let most = steps.iter().flat_map(|step| &step.figures).copied().fold(0.0, f64::max);
-    // Nothing at all needs an axis, too.
-    let top = if 0.0 < most { most * 1.1 } else { 1.0 };
-    let mut panel = Panel::new(area, x, Scale::linear((0.0, top), (area.bottom, area.top)));
+    let mut panel = Panel::new(area, x, Scale::linear((0.0, most * 1.1), (area.bottom, area.top)));
     let short = |figure: f64| match figure {
         figure if 10_000.0 <= figure => format!("{:.0}k", figure / 1e3),
-        figure if figure < 10.0 => format!("{figure}"),
+        // Steps of a tenth are no round numbers to the machine.
+        figure if figure < 10.0 => format!("{}", (figure * 1e3).round() / 1e3),
         figure => words::count(figure as u64),
     };
     panel.y_axis(unit, short);

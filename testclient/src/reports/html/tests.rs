@@ -114,3 +114,17 @@ fn results_with_nothing_in_them_are_drawn_too() {
     assert!(page.contains("Nothing was answered") || page.contains("checks failed"), "{page}");
     assert!(!page.contains("NaN"));
 }
+
+#[test]
+fn loads_that_are_timed_otherwise_are_no_repeats_of_one_size() {
+    let mut result = samples::scaling();
+    let others: Vec<_> = result.phases.iter().cloned().collect();
+    result.phases.extend(others.into_iter().map(|mut phase| {
+        phase.timing = crate::result::Loop::Closed { clients: 7 };
+        phase.cost.as_mut().unwrap().retransmissions = Some(0);
+        phase
+    }));
+    let page = super::page(&[("both".to_owned(), result)]);
+    assert_eq!(page.matches("data-plot=\"scaling\"").count(), 4 + 3, "nothing is not drawn");
+    assert!(page.contains("Server CPU per good answer (closed, 7 clients)"));
+}

@@ -14,7 +14,10 @@ use crate::result::{Event, RunResult, Second};
 const POINT_WIDTH: f64 = 2.0;
 const MARK_RADIUS: f64 = 8.0;
 
-/// Some seconds of a phase as one point; the place is in seconds of the run.
+/// Less of a second than this has no rate.
+const INSIDE_MIN: f64 = 0.1;
+
+/// Some seconds of a phase as one point; the place is in seconds of the run. Rates behind the load's end are no numbers.
 struct Point {
     at: f64,
     offered: f64,
@@ -94,7 +97,8 @@ fn draw(result: &RunResult, layout: &Layout) -> String {
         .phases
         .iter()
         .map(|phase| {
-            phase.seconds.chunks(layout.seconds_per_point).map(|some| point(phase.at_seconds, some)).collect()
+            let seconds = phase.seconds.chunks(layout.seconds_per_point);
+            seconds.map(|some| point(phase.at_seconds, phase.window_seconds, some)).collect()
         })
         .collect();
     let points: Vec<&Point> = phases.iter().flatten().collect();
@@ -152,15 +156,22 @@ fn area(left: f64, right: f64, top: f64, height: f64) -> Area {
     Area { left, top, right, bottom: top + height }
 }
 
-fn point(phase_at: f64, seconds: &[Second]) -> Point {
+fn point(phase_at: f64, window: f64, seconds: &[Second]) -> Point {
     let count = seconds.len() as f64;
     let mean = |figure: fn(&Second) -> f64| seconds.iter().map(figure).sum::<f64>() / count;
+    // Behind the window nothing is asked any more, and in its last second for a part of it only.
+    let inside = |second: &Second| (window - second.at as f64).clamp(0.0, 1.0);
+    let length: f64 = seconds.iter().map(inside).sum();
+    let rate = |count: fn(&Second) -> u64| {
+        let counted = seconds.iter().filter(|second| 0.0 < inside(second)).map(count).sum::<u64>();
+        if INSIDE_MIN <= length { counted as f64 / length } else { f64::NAN }
+    };
     let worst = |figure: fn(&Second) -> f64| seconds.iter().map(figure).fold(0.0, f64::max);
     Point {
         at: phase_at + seconds[0].at as f64 + count / 2.0,
-        offered: mean(|second| second.offered as f64),
-        answered: mean(|second| second.answered as f64),
-        good: mean(|second| second.good as f64),
+        offered: rate(|second| second.offered),
+        answered: rate(|second| second.answered),
+        good: rate(|second| second.good),
         p50_ms: mean(|second| second.p50_ms),
         p99_ms: worst(|second| second.p99_ms),
         max_ms: worst(|second| second.max_ms),
@@ -170,12 +181,18 @@ fn point(phase_at: f64, seconds: &[Second]) -> Point {
 }
 
 fn reading(point: &Point, x: &Scale) -> Reading {
+    let rates = match point.offered.is_nan() {
+        true => "after the load".to_owned(),
+        false => format!(
+            "offered {}, answered {}, good {}",
+            words::rate(point.offered),
+            words::rate(point.answered),
+            words::rate(point.good)
+        ),
+    };
     let mut text = format!(
-        "{}: offered {}, answered {}, good {}; p50 {}, p99 {}, longest {}",
+        "{}: {rates}; p50 {}, p99 {}, longest {}",
         words::seconds(point.at),
-        words::rate(point.offered),
-        words::rate(point.answered),
-        words::rate(point.good),
         words::latency(point.p50_ms),
         words::latency(point.p99_ms),
         words::latency(point.max_ms)
@@ -269,4 +286,23 @@ fn marks(panel: &mut Panel, result: &RunResult, at: f64) -> bool {
         panel.text("band-number", (place, at + 3.5), &number.to_string());
     }
     !result.events.is_empty()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_end_with_the_load_and_do_not_fall_to_nothing_behind_it() {
+        let second =
+            |at, answered| Second { at, answered, offered: answered, p50_ms: 1.0, ..Second::default() };
+        assert_eq!(point(10.0, 2.5, &[second(1, 100)]).answered, 100.0);
+        assert_eq!(point(10.0, 2.5, &[second(2, 50)]).answered, 100.0, "half a second");
+        let behind = point(10.0, 2.5, &[second(3, 7)]);
+        assert!(behind.answered.is_nan());
+        assert_eq!((behind.at, behind.p50_ms), (13.5, 1.0));
+        let text = reading(&behind, &Scale::linear((0.0, 20.0), (0.0, 100.0))).text;
+        assert!(text.contains("after the load; p50 1.00 ms"), "{text}");
+        assert_eq!(point(0.0, 2.0, &[second(1, 80), second(2, 9)]).answered, 80.0, "several in a point");
+    }
 }
