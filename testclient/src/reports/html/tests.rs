@@ -118,7 +118,7 @@ fn results_with_nothing_in_them_are_drawn_too() {
 #[test]
 fn loads_that_are_timed_otherwise_are_no_repeats_of_one_size() {
     let mut result = samples::scaling();
-    let others: Vec<_> = result.phases.iter().cloned().collect();
+    let others = result.phases.to_vec();
     result.phases.extend(others.into_iter().map(|mut phase| {
         phase.timing = crate::result::Loop::Closed { clients: 7 };
         phase.cost.as_mut().unwrap().retransmissions = Some(0);
