@@ -458,9 +458,11 @@ impl Coordinator {
                     late = Some((asked.member, asked.at));
                 }
             }
+            op.role = ReadRole::Return;
             let removed = op.removed();
             let rank = |asked: &Asked| match asked.state {
-                AskedState::Hit(version) => (removed < version).then_some(0),
+                AskedState::Hit(version) if removed < version => (!op.may_be_old(asked.member)).then_some(0),
+                AskedState::Hit(_) => None,
                 AskedState::Waiting(_) => Some(1),
                 AskedState::Not => Some(2),
                 // Perhaps the question or the answer was lost.
@@ -468,7 +470,6 @@ impl Coordinator {
                 AskedState::Unknown => Some(4),
                 AskedState::Missed(_) => None,
             };
-            op.role = ReadRole::Return;
             let is_full =
                 |id: MemberId| turn.view.index_of(id).is_some_and(|member| self.is_full(turn, member));
             let candidates = op.asked.iter().filter(|asked| asked.member != me && !is_full(asked.member));

@@ -285,15 +285,16 @@ impl Coordinator {
             return self.refuse_space(turn, op);
         }
         self.reply_cache.record(turn.now, op.request, Progress::Done(status));
-        if op.only_if_present {
+        if op.only_if_present || status == Status::NoSuchKey {
             self.tell_holders(turn, op);
         }
         self.answer_mutation(turn, &op.client, status, op.reply.as_deref());
     }
 
-    /// A removal of what was not here left no write, and so no record, at the other holders.
+    /// A removal of what was not here left no write of its own at the other holders, and so no record, or one that does
+    /// not say how it ended. One of them may coordinate when the request is repeated, and something is here by then.
     fn tell_holders(&self, turn: &mut Turn<'_>, op: &WriteOp) {
-        let message = Message::Settled { request: op.request, existed: op.existed };
+        let message = Message::Settled { request: op.request, existed: op.status() == Status::Success };
         for target in &op.targets {
             if let Some(to) = turn.view.index_of(target.member) {
                 self.link.send(turn.now, turn.view, to, &message, turn.outbox);

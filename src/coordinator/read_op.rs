@@ -106,6 +106,9 @@ impl ReadOp {
                 if replicas().any(|asked| asked.state == AskedState::Not) {
                     return self.ask_the_rest();
                 }
+                if self.may_be_old(member) {
+                    return Decision::Wait;
+                }
             }
             return Decision::Ask(smallvec![member]);
         }
@@ -129,6 +132,14 @@ impl ReadOp {
             .map(|asked| asked.member)
             .collect();
         if rest.is_empty() { Decision::Wait } else { Decision::Ask(rest) }
+    }
+
+    /// Whether what a member has may be from before it stood in, so that a replica that is catching up has to be
+    /// waited for.
+    pub(super) fn may_be_old(&self, member: MemberId) -> bool {
+        let replicas = || self.asked.iter().filter(|asked| asked.is_replica());
+        !replicas().any(|asked| asked.member == member)
+            && replicas().any(|asked| asked.state == AskedState::Unknown)
     }
 
     pub(super) fn newest_hit(&self) -> Option<(MemberId, Version)> {
@@ -256,17 +267,20 @@ mod tests {
 
     #[test]
     fn who_stands_in_does_not_answer_before_a_replica() {
-        let check = |replica: AskedState, expected: Expect| {
-            let mut op = read_of(false, &[Unknown, replica, Hit(at(5))]);
+        let check = |replicas: [AskedState; 2], expected: Expect| {
+            let mut op = read_of(false, &[replicas[0], replicas[1], Hit(at(5))]);
             op.asked[2].primary = false;
             expected.assert_eq(&format!("{:?}", op.decide()));
         };
-        check(Waiting(ReadRole::Confirm), expect!["Wait"]);
-        check(Missed(at(6)), expect!["Wait"]);
-        check(Missed(at(4)), expect!["Ask([m0003])"]);
-        check(Late, expect!["Ask([m0003])"]);
-        check(Unknown, expect!["Ask([m0003])"]);
-        check(Not, expect!["Ask([m0002])"]);
+        let older = Missed(at(4));
+        check([older, Waiting(ReadRole::Confirm)], expect!["Wait"]);
+        check([older, Missed(at(6))], expect!["NoSuchKey"]);
+        check([older, older], expect!["Ask([m0003])"]);
+        check([older, Late], expect!["Ask([m0003])"]);
+        check([Late, Late], expect!["Ask([m0003])"]);
+        check([older, Not], expect!["Ask([m0002])"]);
+        check([older, Unknown], expect!["Wait"]);
+        check([Unknown, Unknown], expect!["Wait"]);
     }
 
     #[test]

@@ -166,8 +166,12 @@ impl Coordinator {
         Arrival { client: op.client, request: op.request, datagram: &op.datagram, waited, hops: 1 }
     }
 
-    /// A request ended at its coordinator and left no write here.
+    /// A request ended at its coordinator and left no write here. What is remembered here is of a coordinator that
+    /// wrote, or of this node itself: that counts.
     pub fn on_settled(&self, turn: &mut Turn<'_>, request: RequestKey, existed: bool) {
+        if self.reply_cache.look_up(turn.now, request).is_some() {
+            return;
+        }
         let status = if existed { Status::Success } else { Status::NoSuchKey };
         self.reply_cache.record(turn.now, request, Progress::Done(status));
     }
