@@ -143,14 +143,15 @@ impl Panel {
     /// A curve through places; a `NaN` parts it.
     pub fn curve(&mut self, class: &str, series: &str, points: &[(f64, f64)]) {
         let mut path = String::new();
-        let mut pen = 'M';
-        for &(x, y) in points {
-            if !y.is_finite() {
-                pen = 'M';
-                continue;
+        for run in points.split(|(_, y)| !y.is_finite()) {
+            for (place, &(x, y)) in run.iter().enumerate() {
+                let pen = if place == 0 { 'M' } else { 'L' };
+                let _ = write!(path, "{pen}{:.1} {:.1}", self.x.at(x), self.y.at(y));
             }
-            let _ = write!(path, "{pen}{:.1} {:.1}", self.x.at(x), self.y.at(y));
-            pen = 'L';
+            if run.len() == 1 {
+                // With its round ends a line of no length is a dot.
+                path += "h.01";
+            }
         }
         let _ = write!(self.body, r#"<path class="{class}" data-series="{}" d="{path}"/>"#, escape(series));
     }
@@ -232,6 +233,6 @@ mod tests {
         let area = Area { left: 0.0, top: 0.0, right: 10.0, bottom: 10.0 };
         let mut panel = Panel::new(area, scale(), scale());
         panel.curve("c", "a<b", &[(0.0, 1.0), (1.0, f64::NAN), (2.0, 3.0), (3.0, 4.0)]);
-        assert_eq!(panel.body, r#"<path class="c" data-series="a&lt;b" d="M0.0 1.0M2.0 3.0L3.0 4.0"/>"#);
+        assert_eq!(panel.body, r#"<path class="c" data-series="a&lt;b" d="M0.0 1.0h.01M2.0 3.0L3.0 4.0"/>"#);
     }
 }
